@@ -232,6 +232,8 @@ fn of_io(error: &io::Error) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
+    use slimio_testing::refused::{on_a_thread, refuse};
+
     use super::*;
 
     const SIZE: usize = 8 * LBA_SIZE;
@@ -288,12 +290,9 @@ mod tests {
                 ImageFile::open(&place.path().join(errno.to_string())).expect("the file is new");
             image.set_size(SIZE as u64).expect("the file can be that long");
             image.write(Lba(1), &[1; 3 * LBA_SIZE]).expect("nothing is mapped");
-            let result = std::thread::scope(|scope| {
-                let thread = scope.spawn(|| {
-                    refuse(libc::SYS_fallocate, errno);
-                    image.deallocate(range(2, 7))
-                });
-                thread.join().expect("the thread ends")
+            let result = on_a_thread(|| {
+                refuse(&[(libc::SYS_fallocate, None)], errno);
+                image.deallocate(range(2, 7))
             });
             assert_eq!(result, Ok(()), "{errno}");
             let mut found = [0; 3 * LBA_SIZE];
@@ -301,20 +300,6 @@ mod tests {
             let bytes = found.chunks(LBA_SIZE).map(|block| block[0]);
             assert_eq!(bytes.collect::<Vec<u8>>(), [1, 0, 0], "{errno}");
         }
-    }
-
-    /// Makes a system call of this thread fail.
-    fn refuse(call: i64, errno: i32) {
-        use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-        let filter = SeccompFilter::new(
-            [(call, Vec::new())].into(),
-            SeccompAction::Allow,
-            SeccompAction::Errno(errno.unsigned_abs()),
-            std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
-        );
-        let program: BpfProgram =
-            filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-        seccompiler::apply_filter(&program).expect("the kernel accepts the filter");
     }
 
     /// The file system in this test can't make holes.

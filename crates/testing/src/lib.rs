@@ -1,5 +1,5 @@
 //! What tests, examples and the lab share: servers to start (stock ones and SlimIO's), random
-//! commands, random damage, loop devices, and volumes whose completions can be held. This crate is
+//! commands, random damage, loop devices, system calls that fail, and volumes whose completions can be held. This crate is
 //! no part of the server, so the server's crates may have it only as a dev-dependency.
 
 pub mod address;
@@ -11,6 +11,7 @@ pub mod loops;
 pub mod media;
 pub mod random;
 pub mod raw;
+pub mod refused;
 pub mod server;
 mod stock;
 

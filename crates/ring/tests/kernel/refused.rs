@@ -4,16 +4,12 @@
 //! A filter applies to one thread, and can't be removed. So each test starts a thread of its own
 //! for the filter.
 
-use std::collections::BTreeMap;
-use std::env::consts::ARCH;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
 use slimio_ring::{Cause, Completion, Errno, Features, Outcome, Polling, Setup, probe_polling};
+
+pub(crate) use slimio_testing::refused::on_a_thread;
 
 use crate::common::{PATIENCE, connection, ring};
 
@@ -28,24 +24,7 @@ pub(crate) type Call = (i64, Option<u64>);
 /// Makes a call fail with this error number on this thread. If the number is zero, the call does
 /// nothing and reports success.
 pub(crate) fn refuse((number, second): Call, errno: i32) {
-    let rules = second.map(|value| {
-        let is_that = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
-        SeccompRule::new(vec![is_that.expect("a call has a second argument")])
-            .expect("the rule has a condition")
-    });
-    let filter = SeccompFilter::new(
-        BTreeMap::from([(number, rules.into_iter().collect())]),
-        SeccompAction::Allow,
-        SeccompAction::Errno(errno.unsigned_abs()),
-        ARCH.try_into().expect("the crate knows this architecture"),
-    );
-    let program: BpfProgram =
-        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel accepts the filter");
-}
-
-pub(crate) fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-    std::thread::scope(|scope| scope.spawn(run).join().expect("the thread ends"))
+    slimio_testing::refused::refuse(&[(number, second.map(|value| (1, value)))], errno);
 }
 
 #[test]

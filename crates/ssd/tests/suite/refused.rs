@@ -2,16 +2,12 @@
 //!
 //! A filter refuses the calls. It is for one thread, and can't be removed again.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
 use slimio_device::{DeviceError, LBA_SIZE, Op, WholeDevice};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, Ftl};
+use slimio_testing::refused::{Call, on_a_thread};
 
 use crate::drive::{byte_at, do_all, drive, range, run, write};
 use crate::drive_file::{as_killed, in_file};
@@ -19,33 +15,9 @@ use crate::remember::{ENTRY_SIZE, journal, small, state_of};
 
 const ID: &str = "user.slimio.drive";
 
-/// A system call: its number, and an argument that it has, by its index. Without one, any.
-type Call = (i64, Option<(u8, u64)>);
-
 /// Makes calls of this thread fail with an input/output error.
 fn refuse(calls: &[Call]) {
-    let rules = calls.iter().map(|(number, argument)| {
-        let rule = argument.map(|(index, value)| {
-            let (size, equal) = (SeccompCmpArgLen::Qword, SeccompCmpOp::Eq);
-            let condition = SeccompCondition::new(index, size, equal, value);
-            SeccompRule::new(vec![condition.expect("there is such an argument")])
-                .expect("the rule has a condition")
-        });
-        (*number, rule.into_iter().collect())
-    });
-    let filter = SeccompFilter::new(
-        rules.collect::<BTreeMap<_, _>>(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::EIO.unsigned_abs()),
-        std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
-    );
-    let program: BpfProgram =
-        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
-}
-
-fn on_a_thread<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-    std::thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+    slimio_testing::refused::refuse(calls, libc::EIO);
 }
 
 /// Opens a drive where a call is refused. Returns the error's sentence.

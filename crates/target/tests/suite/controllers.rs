@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use slimio_device::{Completion as DriveCompletion, Op};
 use slimio_nvme::command::WriteFlags;
 use slimio_nvme::fabrics::{CNTLID_ANY, Configuration, Property, PropertyAccess};
 use slimio_nvme::fdp::IoManagement;
 use slimio_nvme::feature::{FeatureAccess, event, fid};
 use slimio_nvme::{Command, Sgl, Status, opcode};
+use slimio_testing::refused::{on_a_thread, refuse};
 
 use crate::host::{HOST, Target, named};
 use crate::session::{Connecting, Queue, queues};
@@ -67,33 +67,15 @@ fn a_shutdown_is_not_complete_before_the_drive_is_durable() {
         let target = Target::of(&spec, named("test"));
         let (mut admin, _io) = queues(&target, now);
         if is_refused {
-            refuse(libc::SYS_fdatasync, libc::EIO);
+            refuse(&[(libc::SYS_fdatasync, None)], libc::EIO);
         }
         admin.configure(Configuration::ENABLED.with_shn(1), now);
         admin.send(&PropertyAccess::get(Property::Csts, 4), &[], now);
         admin.completion(now).result >> 2 & 3
     };
-    let on_a_thread = |file, is_refused| {
-        std::thread::scope(|scope| {
-            scope.spawn(|| shut_down(file, is_refused)).join().expect("it does not panic")
-        })
-    };
     // Source: base specification 2.1, 3.1.4.6: 01b is under way, 10b is complete.
-    assert_eq!(on_a_thread("durable", false), 2);
-    assert_eq!(on_a_thread("volatile", true), 1);
-}
-
-/// Makes a system call of this thread fail from now on.
-fn refuse(call: i64, errno: i32) {
-    let filter = SeccompFilter::new(
-        [(call, Vec::new())].into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(errno.unsigned_abs()),
-        std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
-    );
-    let program: BpfProgram =
-        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+    assert_eq!(on_a_thread(|| shut_down("durable", false)), 2);
+    assert_eq!(on_a_thread(|| shut_down("volatile", true)), 1);
 }
 
 /// Any command must restart the keep alive timer, as CTRATT.TBKAS says.

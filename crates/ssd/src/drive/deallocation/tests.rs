@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use slimio_device::{Buffer, Op, PlacementId, WholeDevice};
+use slimio_testing::refused::{on_a_thread, refuse};
 
 use super::super::core::{Opened, Scratch};
 use super::super::data::Data;
@@ -213,27 +214,9 @@ fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits
 
 /// The disk takes neither holes nor zeros in one block, for the thread that runs this.
 fn refuse_block(lba: u64) {
-    use seccompiler::{
-        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-        SeccompRule,
-    };
     let offset = lba * LBA_SIZE as u64;
-    let at_offset = |argument| {
-        let (size, equal) = (SeccompCmpArgLen::Qword, SeccompCmpOp::Eq);
-        let condition = SeccompCondition::new(argument, size, equal, offset);
-        SeccompRule::new(vec![condition.expect("there is such an argument")])
-            .expect("the rule has a condition")
-    };
-    let filter = SeccompFilter::new(
-        [(libc::SYS_fallocate, vec![at_offset(2)]), (libc::SYS_pwrite64, vec![at_offset(3)])]
-            .into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::EIO.unsigned_abs()),
-        std::env::consts::ARCH.try_into().expect("the crate knows this architecture"),
-    );
-    let program: BpfProgram =
-        filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+    let calls = [(libc::SYS_fallocate, Some((2, offset))), (libc::SYS_pwrite64, Some((3, offset)))];
+    refuse(&calls, libc::EIO);
 }
 
 /// The late write is told that its bytes are still there. They are removed as soon as the disk can.
@@ -252,18 +235,15 @@ fn bytes_that_can_not_be_removed_are_removed_later_and_others_are_removed_at_onc
     assert_eq!(drive.core.lock().give_back_within(&(1..2)), Ok(()));
     drive.data.write(1, &[7; LBA_SIZE]).expect("there is room");
     let failed = Err(DeviceError::Io { errno: libc::EIO });
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            refuse_block(1);
-            drive.core.settle(&mut begun, 0);
-            for range in [range(3, 4), range(5, 6)] {
-                drive.core.lock().forget(range);
-            }
-            drive.core.lock().give_back_within(&(0..5))
-        });
-        assert_eq!(thread.join().expect("it does not panic"), failed);
+    let given = on_a_thread(|| {
+        refuse_block(1);
+        drive.core.settle(&mut begun, 0);
+        for range in [range(3, 4), range(5, 6)] {
+            drive.core.lock().forget(range);
+        }
+        drive.core.lock().give_back_within(&(0..5))
     });
-    assert_eq!(begun.result, failed);
+    assert_eq!((given, &begun.result), (failed.clone(), &failed));
     assert_eq!([1, 3, 5].map(|lba| byte_at(&drive, lba)), [7, 0, 7]);
     begin_write(&mut drive.core.lock(), 1);
     assert_eq!(byte_at(&drive, 1), 0);
