@@ -235,7 +235,8 @@ mod tests {
         let file = tempfile::tempfile().expect("a file for the test");
         assert_eq!(of_lock(&file), None);
         file.lock().expect("no other process has the file");
-        assert_eq!(of_lock(&file), Some(std::process::id()));
+        // The kernel's list may lack a lock while other locks are taken and released.
+        assert!((0..1000).any(|_| of_lock(&file) == Some(std::process::id())));
     }
 
     #[test]

@@ -71,7 +71,6 @@ impl Progress {
 }
 
 struct Connection {
-    stream: TcpStream,
     session: Session,
     queue: DriveQueue,
     link: Arc<Link>,
@@ -96,6 +95,8 @@ struct Connection {
     gap: Duration,
     /// How long the way to the other side takes, as a mean over the latest replies.
     way: Duration,
+    /// It is closed last: what the host sees of the end comes after the end.
+    stream: TcpStream,
 }
 
 /// Serves a connection until it ends.
@@ -238,8 +239,12 @@ impl Connection {
         self.has_news = false;
         if is_late && !is_planted("target-slow-disk-cuts-off") {
             self.send()?;
+            let received = self.end - self.start;
             if !self.receive()? {
                 return Ok(false);
+            }
+            if self.end - self.start > received {
+                self.session.note_heard(self.clock.now());
             }
             self.take();
         }

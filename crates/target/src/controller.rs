@@ -201,7 +201,8 @@ impl Controller {
             return Err(ConnectRefusal::parameter(InvalidParameter::QID));
         }
         if state.queues.iter().any(|known| known.qid == qid) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+            // The host may have closed the queue's connection, whose thread has not seen it yet.
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         state.queues.push(Queue { qid, link: link.cloned() });
         Ok(state.resets)
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(controller.take_queue(1, None), Ok(0));
         assert_eq!(
             controller.take_queue(1, None).map_err(|refusal| refusal.status),
-            Err(Status::COMMAND_SEQUENCE_ERROR.dnr())
+            Err(Status::COMMAND_SEQUENCE_ERROR)
         );
         let number = InvalidParameter::QID.result();
         for qid in [0, IO_QUEUES_MAX + 1] {

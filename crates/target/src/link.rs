@@ -46,6 +46,11 @@ impl Link {
         self.wake();
     }
 
+    /// Cancels the connection's deallocations that have begun, but have not taken effect.
+    pub(crate) fn cancel(&self) {
+        self.canceller.cancel();
+    }
+
     fn lock(&self) -> MutexGuard<'_, bool> {
         // A panic that poisoned the lock has been reported by its thread.
         self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)

@@ -109,6 +109,14 @@ impl Core {
     /// Makes sure that there is room in the journal for `count` more entries.
     pub(super) fn make_ready(&mut self, count: u64) -> Result<(), DeviceError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
+        if journal.is_short(count) {
+            // Cancelled deallocations may have a long time until they are due.
+            let before = self.deallocating.len();
+            self.deallocating.retain(|pending| !pending.canceller.is_cancelled());
+            for _ in self.deallocating.len()..before {
+                journal.forget_one_reserved();
+            }
+        }
         journal.make_ready(self.drive.ftl(), count)
     }
 

@@ -124,7 +124,7 @@ impl Journal {
     }
 
     /// Whether there is no room for `count` more entries until a checkpoint is made.
-    fn is_short(&self, count: u64) -> bool {
+    pub(super) fn is_short(&self, count: u64) -> bool {
         self.used() + self.reserved + count > self.store.layout.entries
     }
 

@@ -88,7 +88,7 @@ impl DriveQueue {
         let before = completions.len();
         self.reap(completions);
         let is_sync_due = self.has_waited || completions.len() == before;
-        self.has_waited = !is_sync_due;
+        self.has_waited = !is_sync_due && !self.begun.unsynced.is_empty();
         if is_sync_due && self.begun.settle(&self.core) {
             self.reap(completions);
         }

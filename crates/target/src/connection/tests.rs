@@ -8,6 +8,7 @@ use slimio_nvme::fabrics::{
     CNTLID_ANY, Configuration, Connect, ConnectData, Property, PropertyAccess,
 };
 use slimio_nvme::fdp::IoManagement;
+use slimio_nvme::feature::{FeatureAccess, fid};
 use slimio_nvme::pdu::{self, DataHead, Digests, Head, IcReq, IcResp};
 use slimio_nvme::{Command, Name, Sgl, opcode};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
@@ -82,6 +83,12 @@ impl Pair {
     }
 }
 
+/// A deallocation of one range.
+fn deallocation(cid: u16) -> Command {
+    let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
+    command.cdw(11, DSM_DEALLOCATE).sgl(Sgl::in_capsule(16))
+}
+
 /// An admin queue and an I/O queue.
 fn queues(subsystem: &Arc<Subsystem>) -> (Pair, Pair) {
     let mut admin = Pair::new(subsystem);
@@ -131,14 +138,78 @@ fn a_closed_link_lets_nothing_begin() {
     assert!(io.connection.session.is_over());
 }
 
+/// The thread of the old queue may be late, for example because of a sync.
+#[test]
+fn a_cancelled_deallocation_is_not_acknowledged() {
+    let subsystem = subsystem_of("64M,timing=none,deallocate=20");
+    let (mut admin, mut io) = queues(&subsystem);
+    io.push(&deallocation(3), &DsmRange { cattr: 0, nlb: 1, slba: 5 }.encode());
+    admin.push(&PropertyAccess::set(Property::Cc, 0, 3), &[]);
+    std::thread::sleep(Duration::from_millis(40));
+    io.connection.turn().expect("the host takes it");
+    assert!(io.connection.session.is_over());
+    drop(io.connection);
+    assert_eq!(io.host.read(&mut [0; 24]).ok(), Some(0), "there is no reply");
+}
+
+/// After that, a reset does not find the queue any more.
+#[test]
+fn the_end_of_a_queue_cancels_its_deallocations() {
+    let subsystem = subsystem_of("64M,timing=none,deallocate=20");
+    let (_admin, mut io) = queues(&subsystem);
+    io.push(&deallocation(3), &DsmRange { cattr: 0, nlb: 1, slba: 5 }.encode());
+    let mut disconnect = Command::new(opcode::FABRICS, 4);
+    disconnect.nsid = opcode::fabrics::DISCONNECT.into();
+    io.push(&disconnect, &[]);
+    assert!(io.connection.session.is_over());
+    let mut new = subsystem.open_queue();
+    let write = Op::Write {
+        lba: Lba(5),
+        buffer: Buffer::zeroed(1),
+        placement: PlacementId(0),
+        durable: true,
+    };
+    new.begin(Token(1), write, Instant::now());
+    std::thread::sleep(Duration::from_millis(40));
+    new.begin(Token(2), Op::Flush, Instant::now());
+    assert_eq!(subsystem.drive().with_ftl(slimio_ssd::Ftl::mapped_count), 1);
+}
+
+/// The host must not be surprised by what it had asked for before the reset.
+#[test]
+fn a_reset_ends_admin_commands_whose_data_was_not_received() {
+    let subsystem = subsystem();
+    let (mut admin, _io) = queues(&subsystem);
+    let mut enabled = [0; 24];
+    admin.host.read_exact(&mut enabled).expect("the reply comes");
+    let change = FeatureAccess::set(9, fid::FDP_EVENTS, 1 << 16, 0);
+    admin.push(&change.sgl(Sgl::transport(4)), &[]);
+    let mut asked = [0; 24];
+    admin.host.read_exact(&mut asked).expect("it asks for the data");
+    assert_eq!(asked[0], pdu::Kind::R2t as u8);
+    admin.push(&PropertyAccess::set(Property::Cc, 0, 10), &[]);
+    let before = subsystem.watch.enabled_events(0);
+    let mut data = Vec::new();
+    let ttag = u16::from_le_bytes([asked[10], asked[11]]);
+    let head = DataHead { cccid: 9, ttag, datao: 0, datal: 4 };
+    let last = pdu::flags::LAST_PDU;
+    pdu::push_data_head(&mut data, pdu::Kind::H2cData, last, &head, Digests::default(), 4);
+    pdu::push_data(&mut data, &[0; 4], Digests::default());
+    admin.send(&data);
+    let mut replies = [0; 48];
+    admin.host.read_exact(&mut replies).expect("both replies come");
+    let refused = Head::completion(replies.last_chunk().expect("it has 24 bytes"));
+    assert_eq!((refused.cid, refused.status.is_success()), (9, false));
+    assert_eq!(subsystem.watch.enabled_events(0), before);
+}
+
 /// The connection of the old queue may be slow to end.
 #[test]
 fn a_pending_deallocation_takes_nothing_away_after_a_reset() {
     let subsystem = subsystem_of("64M,timing=none,deallocate=30");
     let (mut admin, mut old) = queues(&subsystem);
     let range = DsmRange { cattr: 0, nlb: 1, slba: 5 };
-    let free = Command::new(opcode::nvm::DATASET_MANAGEMENT, 2).nsid(1).cdw(11, DSM_DEALLOCATE);
-    old.push(&free.sgl(Sgl::in_capsule(16)), &range.encode());
+    old.push(&deallocation(2), &range.encode());
     assert_eq!(old.connection.queue.in_flight(), 1);
     for value in [Configuration::default(), Configuration::ENABLED] {
         admin.push(&PropertyAccess::set(Property::Cc, value.0.into(), 2), &[]);
@@ -162,7 +233,8 @@ fn a_pending_deallocation_takes_nothing_away_after_a_reset() {
 fn a_host_has_its_time_although_the_disk_had_none() {
     let subsystem = subsystem();
     let (_admin, mut io) = queues(&subsystem);
-    let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).blocks(0, 4).sgl(Sgl::transport(16384));
+    let write =
+        Command::new(opcode::nvm::WRITE, 2).nsid(1).blocks(0, 64).sgl(Sgl::transport(256 << 10));
     let mut bytes = Vec::new();
     pdu::push_command(&mut bytes, &write, &[], Digests::default(), 4);
     io.send(&bytes);
@@ -170,9 +242,10 @@ fn a_host_has_its_time_although_the_disk_had_none() {
     io.host.read_exact(&mut asked).expect("it asks for the data");
     let mut data = Vec::new();
     let ttag = u16::from_le_bytes([asked[10], asked[11]]);
-    let head = DataHead { cccid: 2, ttag, datao: 0, datal: 4096 };
+    // Not all of the PDU is received at once.
+    let head = DataHead { cccid: 2, ttag, datao: 0, datal: 128 << 10 };
     pdu::push_data_head(&mut data, pdu::Kind::H2cData, 0, &head, Digests::default(), 4);
-    pdu::push_data(&mut data, &[1; 4096], Digests::default());
+    pdu::push_data(&mut data, &vec![1; 128 << 10], Digests::default());
     io.host.write_all(&data).expect("there is room for it");
     // Waits, by a peek, until the bytes are in this side's socket.
     io.connection.stream.set_nonblocking(false).expect("the kernel can this");
@@ -182,6 +255,9 @@ fn a_host_has_its_time_although_the_disk_had_none() {
     io.connection.clock.ahead += silence;
     assert!(io.connection.look().expect("the host takes it"));
     assert!(!io.connection.session.is_over(), "it had sent some of its data");
+    io.connection.clock.ahead += silence;
+    assert!(io.connection.look().expect("the host takes it"));
+    assert!(!io.connection.session.is_over(), "it had sent the rest of the PDU");
     io.connection.clock.ahead += silence;
     assert!(io.connection.look().expect("the host takes it"));
     assert!(io.connection.session.is_over(), "nothing came any more");

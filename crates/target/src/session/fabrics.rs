@@ -150,10 +150,13 @@ impl Session {
             controller.stay_in_shutdown();
         }
         if controller.resets() != resets {
-            // A reset ends the requests for events without a reply.
-            while let Some(slot) = self.slots.event() {
+            // A reset ends the commands that wait, without a reply. The host may still send data
+            // that it was asked for.
+            self.waiting.clear();
+            while let Some(slot) = self.slots.waiting() {
                 self.slots.free(slot);
             }
+            self.slots.void_received();
         }
         Ok(())
     }

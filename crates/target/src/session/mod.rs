@@ -234,6 +234,12 @@ impl Session {
     pub fn complete(&mut self, completion: DriveCompletion, now: Instant) {
         self.note_time(now);
         self.running -= 1;
+        // The end of a queue cancels deallocations. They complete like others, and must not be
+        // acknowledged.
+        let may_be_cancelled = completion.buffer.is_none();
+        if may_be_cancelled && self.is_orphaned() && !is_planted("cancelled-acknowledged") {
+            self.end();
+        }
         self.complete_operation(completion);
         self.settle(now);
     }
@@ -450,7 +456,13 @@ impl Session {
     fn leave(&mut self) {
         match &self.phase {
             Phase::Admin(controller) => self.subsystem.end_controller(controller),
-            Phase::Io { controller, qid, resets } => controller.give_queue(*qid, *resets),
+            Phase::Io { controller, qid, resets } => {
+                // From now on, a reset of the controller does not find this queue.
+                if let Some(link) = &self.link {
+                    link.cancel();
+                }
+                controller.give_queue(*qid, *resets);
+            }
             Phase::Request | Phase::Connect | Phase::Over => {}
         }
     }

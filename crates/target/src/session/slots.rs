@@ -35,8 +35,9 @@ pub(super) enum Work {
     /// The host is sending the command's data.
     Receiving {
         received: usize,
-        /// A data digest was wrong.
-        is_damaged: bool,
+        /// Whether the command fails once all data is there: a data digest was wrong, or the
+        /// controller was reset meanwhile.
+        is_void: bool,
         /// When data last came.
         touched: Instant,
     },
@@ -178,6 +179,21 @@ impl Slots {
             Work::Receiving { touched, .. } => now >= touched + limit,
             _ => false,
         })
+    }
+
+    /// A command that waits for an asynchronous event or for a buffer.
+    pub(super) fn waiting(&self) -> Option<u16> {
+        let waits = |slot: &Slot| matches!(slot.work, Work::Event | Work::Waiting);
+        self.all.iter().position(waits).map(|number| number as u16)
+    }
+
+    /// Lets all commands fail whose data the host is still sending.
+    pub(super) fn void_received(&mut self) {
+        for slot in &mut self.all {
+            if let Work::Receiving { is_void, .. } = &mut slot.work {
+                *is_void = true;
+            }
+        }
     }
 
     /// A command that asks for an asynchronous event.

@@ -19,6 +19,12 @@ impl Session {
         }
     }
 
+    /// Notes that the host has sent bytes, although perhaps no whole PDU. So it has its time again for
+    /// the data that it was asked for.
+    pub(crate) fn note_heard(&mut self, now: Instant) {
+        self.data_at = now;
+    }
+
     /// When [`tick`](Self::tick) must be called at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         let sending = (!self.output().is_empty()).then(|| self.sent_at + SEND_TIME_MAX);

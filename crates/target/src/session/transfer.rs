@@ -125,7 +125,7 @@ impl Session {
             if !self.slots.is_receiving() {
                 self.data_at = now;
             }
-            let work = Work::Receiving { received: 0, is_damaged: false, touched: now };
+            let work = Work::Receiving { received: 0, is_void: false, touched: now };
             self.slots.set_work(number, work);
             let r2t = R2t { cccid, ttag: number, r2to: 0, r2tl: length as u32 };
             r2t.push(&mut self.out, self.digests);
@@ -145,7 +145,7 @@ impl Session {
         let fields = DataHead::decode(pdu).expect("a whole PDU has its header");
         let data = &pdu[head.data_at..][..head.data_size];
         let slot = self.slots.get(fields.ttag).ok_or(PduError::field("TTAG", 10))?;
-        let Work::Receiving { received, is_damaged, touched } = &mut slot.work else {
+        let Work::Receiving { received, is_void, touched } = &mut slot.work else {
             return Err(PduError::field("TTAG", 10));
         };
         if slot.command.cid != fields.cccid {
@@ -168,7 +168,7 @@ impl Session {
             return Err(PduError::field("FLAGS.LAST_PDU", 1));
         }
         if head.has(flags::DDGSTF) && pdu[head.size - 4..] != pdu::data_digest(data) {
-            *is_damaged = true;
+            *is_void = true;
         }
         *received = end;
         *touched = now;
@@ -180,10 +180,10 @@ impl Session {
         if end < length {
             return Ok(());
         }
-        let is_damaged = *is_damaged;
+        let is_void = *is_void;
         slot.arrived = now;
         self.slots.set_work(fields.ttag, Work::Begun);
-        let executed = if is_damaged && !is_planted("damaged-data-written") {
+        let executed = if is_void && !is_planted("damaged-data-written") {
             Err(Status::TRANSIENT_TRANSPORT_ERROR.into())
         } else {
             self.execute_received(fields.ttag, now)

@@ -91,7 +91,7 @@ fn a_queue_is_disconnected_and_connected_again() {
     let (admin, mut io) = target.queues();
     let mut second = Host::open(target.address(), NONE);
     let (_, status) = second.connect(target.nqn(), 1, admin.cntlid, 31);
-    assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR.dnr(), "the queue is in use");
+    assert_eq!(status, Status::COMMAND_SEQUENCE_ERROR, "the queue is in use");
     let command = fabrics::disconnect(io.next_cid());
     assert_eq!(io.run(command), Ok(0));
     assert!(matches!(io.receive(), Received::Closed));
