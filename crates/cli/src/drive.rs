@@ -8,14 +8,14 @@ mod stats;
 
 use clap::Subcommand;
 
-/// What is done with a drive.
+/// The subcommands of `slimio drive`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Drive {
     /// Offer an emulated SSD to this machine or others, over NVMe/TCP, until told to stop
     Serve(serve::Serve),
-    /// Show what a drive that is served has written, copied and erased, and for which handles
+    /// Show how much a served drive has written, copied and erased, in all and for each handle
     Stats(stats::Stats),
-    /// The same, each second
+    /// Show the page of stats each second, until the drive is not served any more
     Top(stats::Top),
 }
 
@@ -23,7 +23,7 @@ impl Drive {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A sentence with a remedy.
+    /// If the subcommand fails. The error is a sentence for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         match self {
             Self::Serve(serve) => serve.run(),

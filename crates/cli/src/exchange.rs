@@ -29,7 +29,7 @@ pub(crate) struct Export {
     /// Directory, NVMe namespace, block device or emulated SSD that holds the volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
-    /// File to write; an existing one is replaced when the new one is complete
+    /// RDB file to write; an existing file is replaced when the new file is complete
     #[arg(long)]
     out: PathBuf,
     /// Version of the RDB format: 10 is that of Redis 7.0
@@ -38,7 +38,7 @@ pub(crate) struct Export {
     /// Leave strings as they are instead of compressing them
     #[arg(long)]
     uncompressed: bool,
-    /// The point in time that BGSAVE kept, instead of the newest state
+    /// Export the point in time that BGSAVE kept, instead of the newest state
     #[arg(long)]
     snapshot: bool,
     /// Address of the server that has the volume open: host:port, or the path of its Unix socket
@@ -280,8 +280,8 @@ impl Connection {
         };
         let stream = stream.map_err(|e| {
             format!(
-                "a server has the volume open, and {address} cannot be reached: {e}; give its \
-                 address with --server, or stop it"
+                "a server has the volume open, and {address} cannot be reached: {e}; give the \
+                 server's address with --server, or stop the server"
             )
         })?;
         Ok(Self { stream: BufReader::new(stream), address: address.to_owned() })

@@ -1,5 +1,5 @@
-//! The one binary: `slimio serve` and the tools for a volume. This program picks the concrete
-//! device.
+//! The program `slimio`: `slimio serve` and the tools. The program, not the library of the server,
+//! picks the concrete device.
 
 mod allocator;
 mod drive;
@@ -55,11 +55,11 @@ enum Command {
     Export(exchange::Export),
     /// Make a volume from an RDB file
     Import(exchange::Import),
-    /// Go back to the point in time that BGSAVE kept; what was written since is lost
+    /// Go back to the point in time that BGSAVE kept; all later writes are lost
     Rollback(rollback::Rollback),
     /// Show which I/O paths this machine allows, and which one a device would get
     Probe(probe::Probe),
-    /// An emulated SSD that other programs and machines use, over NVMe/TCP
+    /// Serve an emulated SSD to other programs and machines over NVMe/TCP, or show its counts
     #[command(subcommand)]
     Drive(drive::Drive),
     /// The short path for the log files of other programs
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!(of("serve x.conf --port 7").unwrap().len(), 3);
         assert_eq!(of("inspect --volume x"), None);
         assert_eq!(of("serve --help"), None);
-        assert_eq!(of("/no/such/file --port 7").unwrap().len(), 3, "serve names what is missing");
+        assert_eq!(of("/no/such/file --port 7").unwrap().len(), 3, "serve names the missing file");
         assert_eq!(of("redis.conf").unwrap().len(), 1);
-        assert_eq!(of("Cargo.toml").unwrap().len(), 1, "a file that is there");
-        assert_eq!(of("-").unwrap().len(), 1, "standard input");
+        assert_eq!(of("Cargo.toml").unwrap().len(), 1, "an existing file is read");
+        assert_eq!(of("-").unwrap().len(), 1, "standard input is read");
         assert_eq!(of("inspekt"), None, "clap names the nearest command");
     }
 

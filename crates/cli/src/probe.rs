@@ -12,7 +12,7 @@ use slimio_ring::Features;
 use crate::tools::say;
 use crate::volume::explain;
 
-/// What this machine, or a device of it, allows.
+/// `slimio probe`
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
     /// NVMe namespace (/dev/ng0n1 or /dev/nvme0n1), block device, or directory; nothing on it is
@@ -24,7 +24,7 @@ impl Probe {
     /// Shows what the machine or the device allows.
     ///
     /// # Errors
-    /// When the device can't be used at all.
+    /// If the device can't be used at all. The error is a sentence for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         machine();
         match &self.device {
@@ -58,10 +58,10 @@ fn machine() {
 fn without(features: Features) -> String {
     let Features { deferred, cooperative, multishot_accept, multishot_receive } = features;
     let lacks: Vec<&str> = [
-        (deferred, "completions only while the server waits for them (6.1)"),
-        (cooperative, "completions that interrupt nobody (5.19)"),
-        (multishot_accept, "one accept for many connections (5.19)"),
-        (multishot_receive, "one receive for many arrivals of data (6.0)"),
+        (deferred, "completions only while the server waits for them (since Linux 6.1)"),
+        (cooperative, "completions that interrupt no running thread (since Linux 5.19)"),
+        (multishot_accept, "one accept for many connections (since Linux 5.19)"),
+        (multishot_receive, "one receive for many arrivals of data (since Linux 6.0)"),
     ]
     .into_iter()
     .filter_map(|(has, what)| (!has).then_some(what))
@@ -69,7 +69,7 @@ fn without(features: Features) -> String {
     if lacks.is_empty() {
         return "with all features that the server uses".into();
     }
-    format!("but this kernel lacks: {}; that costs some more system calls", lacks.join("; "))
+    format!("but this kernel lacks: {}; so the server makes more system calls", lacks.join("; "))
 }
 
 fn device(path: &Path) -> Result<(), String> {
@@ -96,7 +96,7 @@ fn device(path: &Path) -> Result<(), String> {
     let sharing = slimio_volume::sharing(device.placements().len());
     notes.extend((!sharing.is_empty()).then(|| sharing.to_owned()));
     better(&notes);
-    say(&format!("next rung below: {}", below(path, &*device)));
+    say(&format!("would otherwise be used as: {}", below(path, &*device)));
     Ok(())
 }
 

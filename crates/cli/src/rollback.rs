@@ -15,11 +15,11 @@ use crate::tools::{VolumeArg, announce, say};
 pub(crate) struct Rollback {
     #[command(flatten)]
     volume: VolumeArg,
-    /// Do it; without this, only show what would be lost
+    /// Roll back; without this option, only show what would be lost
     #[arg(long)]
     force: bool,
-    /// Refuse a volume that was last written on another device, or accept that it belongs to this
-    /// one from now on
+    /// For a volume that was last written on another device: check refuses the volume, accept lets
+    /// it belong to this device from now on
     #[arg(long, value_name = "check|accept", value_parser = ["check", "accept"], default_value = "check")]
     volume_identity: String,
 }
@@ -43,7 +43,7 @@ impl Rollback {
         let has_newer = !matches!(&found.log, Ok(report) if report.records == 0);
         if is_root && !has_newer {
             say(&format!(
-                "nothing to do: {} is the root, and the log behind it is empty",
+                "nothing to do: {} is the root, and the log after it is empty",
                 name(&back_to)
             ));
             return Ok(());
@@ -66,7 +66,7 @@ impl Rollback {
     }
 }
 
-/// A snapshot in words.
+/// Describes a snapshot in words.
 fn name(summary: &SlotSummary) -> String {
     let SlotSummary { slot, kind, lsn, entry_count, created_ms, .. } = summary;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

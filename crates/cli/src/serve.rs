@@ -21,10 +21,10 @@ use slimio_storage::Storage;
 
 use crate::volume;
 
-/// Serves until told to stop.
+/// Serves until a signal or a client stops the server.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the server can't start, or ends because of an error. The error is a sentence for the user.
 pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
     slimio_device::ignore_hang_up_signal();
     let mut config = Config::from_args(args).map_err(|e| e.to_string())?;
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
     slimio_server::logging::init(config.choice("loglevel"), config.path("logfile"))
         .map_err(|e| e.to_string())?;
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
-    // Opening a volume may wait, and until the volume is open, nobody reads from the socket that a
-    // signal has come. So until then, a signal ends the process at once.
+    // Opening the volume may wait, and the server reads the signal socket only after that. So while
+    // the volume is being opened, a signal ends the process at once.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
         }
     });
     if has_pidfile {
-        // The file may be gone already.
+        // An error is ignored, because the file may be gone already.
         let _ = std::fs::remove_file(&pidfile);
     }
     result
@@ -131,7 +131,7 @@ fn raise_file_limit(clients: u64) {
     }
 }
 
-/// Tells systemd that commands are served, if systemd has named a socket for this message.
+/// Tells systemd that the server is ready, if systemd has named a socket for this message.
 fn notify_systemd() {
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {

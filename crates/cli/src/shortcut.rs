@@ -21,36 +21,39 @@ pub(crate) struct Shortcut {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a program whose logs go the short way
+    /// Run a program and write its logs the short way
     Run(RunArgs),
-    /// Say which logs go the short way now, and which need mending
+    /// Show which logs are written the short way now, and which need mending
     Status(Place),
-    /// Say whether a file can go the short way, and why not; nothing is changed
+    /// Show whether a file can be written the short way, and if not, why; nothing is changed
     Probe {
         /// A log file, or a file in the same folder
         file: PathBuf,
     },
-    /// Guard the logs of another process, whose socket is the standard input
+    /// Guard the logs of another process; standard input is the socket to that process
     #[command(hide = true)]
     Guard,
     /// Cut off the zeros that a power cut has left at the end of a log of Redis or Valkey
     Repair {
-        /// The log file; nobody may have it open
+        /// The log file; no process may have it open
         file: PathBuf,
     },
 }
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// Which program it is: redis, valkey, postgres or mariadb. Without this, its name says it
+    /// Which program is run: redis, valkey, sqlite, rocksdb, postgres or mariadb. Without this
+    /// option, the name of PROGRAM decides
     #[arg(long)]
     profile: Option<String>,
-    /// Its logs: a pattern for absolute paths, for example '*/wal/*.log'; instead of a profile
+    /// Which files are logs: a pattern for absolute paths, for example '*/wal/*.log'; instead of
+    /// --profile
     #[arg(long = "match", value_name = "PATTERN", conflicts_with = "profile")]
     patterns: Vec<String>,
     #[command(flatten)]
     place: Place,
-    /// Folder on a disk for notes of which logs go the short way, to repair them after a power cut
+    /// Folder on a disk for a list of the logs that are written the short way; after a power cut,
+    /// the logs on the list are repaired
     #[arg(long, value_name = "FOLDER")]
     notes: Option<PathBuf>,
     /// The program and its arguments, after `--`
@@ -118,10 +121,10 @@ impl RunArgs {
         let names = names.join(", ");
         let profile = match &self.profile {
             Some(name) => Profile::named(name)
-                .ok_or_else(|| format!("there is no profile `{name}`; there are: {names}"))?,
+                .ok_or_else(|| format!("there is no profile `{name}`; choose one of {names}"))?,
             None => Profile::of(&self.program[0]).ok_or_else(|| {
                 format!(
-                    "it is not known which files of {} are logs; choose --profile ({names}) or say \
+                    "it is not known which files of {} are logs; choose --profile ({names}) or \
                      --match PATTERN",
                     self.program[0].display()
                 )
@@ -142,7 +145,8 @@ fn say_of_run(line: &str) {
     eprintln!("slimio: {line}");
 }
 
-/// Finds the library: beside this program, or where a package puts it.
+/// Finds the library that is loaded into programs. The library is beside this program, or where a
+/// package puts it.
 fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
         // The path is made absolute, because the program may start others in other folders.
@@ -154,7 +158,7 @@ fn library() -> Result<PathBuf, String> {
     let places = [folder.join(LIBRARY), folder.join("../lib/slimio").join(LIBRARY)];
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         format!(
-            "{LIBRARY} is missing; it belongs beside {}, or say in {LIBRARY_VARIABLE} where it is",
+            "{LIBRARY} is missing; put it beside {}, or set {LIBRARY_VARIABLE} to its path",
             program.display()
         )
     })
@@ -201,7 +205,7 @@ fn probe(path: &Path) -> Result<(), String> {
     if let Some(Space { written, unwritten, holes }) = probe.space {
         say(&format!("of these, written: {written}, only allocated: {unwritten}, holes: {holes}"));
         if written < probe.size && probe.can_be_taken() {
-            say("first: what was not written yet has to be filled with zeros");
+            say("first: the blocks that were not written yet have to be filled with zeros");
         }
     }
     if probe.can_be_taken() {

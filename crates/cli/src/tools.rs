@@ -17,11 +17,11 @@ use slimio_storage::{
 
 use crate::volume;
 
-/// Where the volume is.
+/// The option that names a tool's volume.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArg {
-    /// Directory, NVMe namespace, block device or emulated SSD (emulated:FILE,size=4G) that holds the
-    /// volume
+    /// Directory, NVMe namespace, block device or emulated SSD (emulated:FILE,size=4G) that holds
+    /// the volume
     #[arg(long, default_value = "./slimio-data/")]
     volume: String,
 }
@@ -50,7 +50,7 @@ impl VolumeArg {
 pub(crate) struct Format {
     #[command(flatten)]
     volume: VolumeArg,
-    /// Replace a volume that is there; what it holds is lost
+    /// Replace an existing volume; its data is lost
     #[arg(long)]
     force: bool,
 }
@@ -69,7 +69,7 @@ impl Format {
 pub(crate) struct Inspect {
     #[command(flatten)]
     volume: VolumeArg,
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Verify {
     volume: VolumeArg,
 }
 
-/// Prints a line of the tool's output. If nobody reads the output any more, as behind `| head`, the
+/// Prints a line of the tool's output. If nobody reads the output any more, as with `| head`, the
 /// program ends. If the line can't be written for another reason, the program ends with an error.
 /// So this function may be called only when no work is half done.
 pub(crate) fn say(line: &str) {
@@ -89,12 +89,12 @@ pub(crate) fn say(line: &str) {
     if error.kind() == io::ErrorKind::BrokenPipe {
         exit(0);
     }
-    let _: io::Result<()> = writeln!(io::stderr(), "slimio: cannot write the answer: {error}");
+    let _: io::Result<()> = writeln!(io::stderr(), "slimio: cannot write the output: {error}");
     exit(1);
 }
 
-/// Prints a line about work that is still to be done. Errors are ignored, because the work must be
-/// done even if nobody reads the line.
+/// Prints a line about work that the tool still has to do. Errors are ignored, because the work
+/// must be done even if nobody reads the line.
 pub(crate) fn announce(line: &str) {
     let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
@@ -161,7 +161,7 @@ fn describe(copy: &SuperblockCopy) -> String {
     }
 }
 
-/// The fields of the superblock that counts, each as a name and a number.
+/// The fields of the superblock that is in force, each as a name and a number.
 fn fields(superblock: &Superblock) -> Vec<(&'static str, u64)> {
     let Superblock { geometry, start, cut, .. } = superblock;
     vec![
@@ -235,7 +235,7 @@ fn extents_as_json(extents: &ExtentMap) -> String {
     format!("{{\"lbas\":{},{},\"free\":{free}}}", extents.extent_lbas, areas.join(","))
 }
 
-/// What a snapshot slot holds, in a line.
+/// Describes the contents of a snapshot slot in one line.
 fn slot_as_text(slot: SlotName, found: &Inspection) -> String {
     let name = Area::Snapshot(slot).name();
     let Some((held, checked)) = found.slots.iter().find(|(held, _)| held.slot == slot) else {

@@ -10,7 +10,7 @@ use slimio_storage::Storage;
 /// area does not grow beyond `wal_size_max` bytes.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the volume can't be opened. The error is a sentence with a remedy.
 pub(crate) fn open(
     spec: &str,
     options: PathOptions,
@@ -24,7 +24,7 @@ pub(crate) fn open(
 /// As [`open`], for a device. Every operation on the device is recorded in the file `trace`.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the volume or the trace can't be opened. The error is a sentence with a remedy.
 pub(crate) fn open_traced(
     spec: &str,
     options: PathOptions,
@@ -35,7 +35,7 @@ pub(crate) fn open_traced(
         .map_err(|error| explain(&error, spec))
 }
 
-/// A sentence with a remedy.
+/// Tells the user why a volume can't be opened, with a remedy.
 pub(crate) fn explain(error: &OpenError, spec: &str) -> String {
     let remedy = open_remedy(error);
     format!("cannot open the volume {spec}: {error}; {remedy}")

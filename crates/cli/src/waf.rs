@@ -9,7 +9,7 @@ mod stream;
 use clap::{Args, Subcommand};
 use slimio_ssd::workload::Size;
 
-/// How much an SSD writes to its media for what its host writes.
+/// Computes how much an SSD writes to its media for each byte that its host writes.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -21,7 +21,7 @@ pub(crate) struct Waf {
     /// Part of the media that the drive does not export [default: 0.25 for traces, 0.1 for --model]
     #[arg(long, allow_negative_numbers = true)]
     spare: Option<f64>,
-    /// Formula and simulation side by side, for one drive with uniform writes
+    /// Compare the formulas with a simulation, for one drive with uniform writes
     #[arg(long, conflicts_with = "files", help_heading = "By formula")]
     model: bool,
     #[command(flatten)]
@@ -32,7 +32,8 @@ pub(crate) struct Waf {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// Write a trace of what SlimIO's storage writes in the SlimIO paper's benchmark, scaled to a drive of any size
+    /// Write a trace of what SlimIO's storage writes in the SlimIO paper's benchmark, scaled to a
+    /// drive of any size
     Generate(generate::Generate),
 }
 
@@ -42,20 +43,20 @@ impl Waf {
             Some(Experiment::Generate(generate)) => generate.run(),
             None if self.model => self.drive.run(self.spare),
             None if self.traces.is_empty() => Err("name a trace to replay (cargo x trace \
-                 records one), or use --model, or one of the commands that slimio waf --help lists"
+                 records one), use --model, or use a command that slimio waf --help lists"
                 .into()),
             None => self.traces.run(self.spare),
         }
     }
 }
 
-/// How large a drive is simulated.
+/// Size and seed of the simulated drive.
 #[derive(Clone, Copy, Debug, Args)]
 struct SizeArgs {
     /// Number of reclaim units that can hold data
     #[arg(long, default_value_t = Size::DEFAULT.unit_count)]
     units: u32,
-    /// Number of pages of each unit
+    /// Number of pages of each reclaim unit
     #[arg(long, default_value_t = Size::DEFAULT.unit_pages)]
     unit_pages: u32,
     /// Seed of the random numbers: the same seed gives the same results

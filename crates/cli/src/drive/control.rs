@@ -22,7 +22,7 @@ use super::page;
 /// What the names of all sockets begin with.
 const PREFIX: &str = "slimio-drive/";
 /// Longest name of a drive in a socket's name, in bytes. The kernel allows 107 bytes for the whole
-/// name. Of a longer name of a drive, only the end is used.
+/// name of a socket. If a drive's name is longer, only its end is used.
 const NAME_SIZE_MAX: usize = 90;
 /// Number of clients that may ask at the same time.
 const ASKING_MAX: usize = 8;
@@ -30,11 +30,11 @@ const ASKING_MAX: usize = 8;
 pub(super) const PAGE_END: u8 = 0x0c;
 /// Time from one page to the next.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Time after an error until the next try.
+/// Time from a failed `accept` to the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time that a client has to say what it wants, and that the drive has to answer.
+/// Time that a client has to send its word, and that the drive has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest word that is read, in bytes.
+/// Longest word that the drive reads from a client, in bytes.
 const WORD_SIZE_MAX: u64 = 16;
 
 /// The name of the drive at a path.
@@ -66,7 +66,8 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
-                // The process may have no file descriptor left: some must be closed first.
+                // The process may have no file descriptor left. The next try comes later, because
+                // other threads must close some first.
                 std::thread::sleep(RETRY);
                 continue;
             };
@@ -76,7 +77,8 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
             asking.fetch_add(1, Ordering::Relaxed);
             let (about, subsystem, count) = (about.clone(), subsystem.clone(), asking.clone());
             let answer = move || {
-                // An error means that the client has hung up, or said nothing in time.
+                // An error means that the client has hung up, that the client has sent nothing in
+                // time, or that the drive is gone.
                 let _: io::Result<()> = answer(stream, &about, &subsystem);
                 count.fetch_sub(1, Ordering::Relaxed);
             };
@@ -88,9 +90,9 @@ pub(super) fn serve(name: &str, about: &str, subsystem: &Arc<Subsystem>) -> io::
     Ok(())
 }
 
-/// Whether the process at the other end runs as the same user as this one, or as root. The kernel
-/// does not check this: any user can connect to the socket, and any user can bind the name of a
-/// drive first.
+/// Whether the process at the other end runs as the same user as this process, or as root. The
+/// kernel does not check the user: any user can connect to the socket, and any user can bind the
+/// socket's name before the drive does.
 fn is_allowed(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     socket_peercred(stream).is_ok_and(|peer| is_trusted(peer.uid, own))
@@ -128,7 +130,8 @@ fn answer(mut stream: UnixStream, about: &str, subsystem: &Weak<Subsystem>) -> i
 /// asked.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the drive can't be asked, or if `drive` is `None` and not exactly one drive is served. The
+/// error is a sentence for the user.
 pub(super) fn ask(drive: Option<&Path>, word: &str) -> Result<BufReader<UnixStream>, String> {
     let name = match drive {
         Some(path) => name_of(path),
@@ -155,14 +158,14 @@ pub(super) fn ask(drive: Option<&Path>, word: &str) -> Result<BufReader<UnixStre
     connect().map_err(failed)
 }
 
-/// Why there is no answer, as a sentence.
+/// Explains to the user why the drive does not answer.
 pub(super) fn unanswered(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
             "the drive has not answered in {PATIENCE:?}: its process is stopped, or waits for its disk"
         ),
         io::ErrorKind::ConnectionReset => {
-            format!("the drive does not answer: at most {ASKING_MAX} may ask at once")
+            format!("the drive does not answer: at most {ASKING_MAX} clients may ask at once")
         }
         _ => format!("the drive does not answer: {error}"),
     }
@@ -172,7 +175,7 @@ fn only_one(names: &[String]) -> Result<String, String> {
     match names {
         [] => Err("no drive is served on this machine; see slimio drive serve".into()),
         [name] => Ok(name.clone()),
-        several => Err(format!("several drives are served, name one: {}", several.join(", "))),
+        several => Err(format!("several drives are served; name one: {}", several.join(", "))),
     }
 }
 
@@ -214,27 +217,28 @@ mod tests {
     }
 
     /// A drive makes its last checkpoint when its last owner is gone, so the threads that answer
-    /// must not own it.
+    /// must not own the drive.
     #[test]
     fn who_answers_questions_does_not_keep_the_drive() {
-        let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is a drive");
+        let options =
+            DriveOptions::parse("64M,timing=none", Clock::Real).expect("the options are valid");
         let drive = EmulatedDrive::open(options).expect("there is room for a drive");
         let subsystem = Subsystem::new(drive, SubsystemOptions::default(), None);
-        let subsystem = subsystem.expect("the names are right");
+        let subsystem = subsystem.expect("the names are valid");
         let name = format!("test-{}", std::process::id());
         serve(&name, "about", &subsystem).expect("the name is free");
         let ask = || {
-            let address = address_of(&name).expect("it is short");
-            let mut stream = UnixStream::connect_addr(&address).expect("it listens");
-            writeln!(stream, "json").expect("it is read");
+            let address = address_of(&name).expect("the socket's name is short enough");
+            let mut stream = UnixStream::connect_addr(&address).expect("the drive listens");
+            writeln!(stream, "json").expect("the drive reads the word");
             let mut answer = String::new();
-            stream.read_to_string(&mut answer).expect("it is text");
+            stream.read_to_string(&mut answer).expect("the answer is text");
             answer
         };
         assert!(ask().contains("host_bytes"));
         let known = Arc::downgrade(&subsystem);
         drop(subsystem);
-        // The thread that gave the answer owns the drive until it ends.
+        // The thread that gave the answer owns the drive until the thread ends.
         while known.strong_count() > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -251,8 +255,8 @@ mod tests {
     #[test]
     fn a_long_name_is_cut_to_its_end() {
         let long = format!("/{}é", "x".repeat(200));
-        let address = address_of(&long).expect("it is short enough");
-        let name = address.as_abstract_name().expect("it has a name");
+        let address = address_of(&long).expect("the cut name is short enough");
+        let name = address.as_abstract_name().expect("the address has a name");
         assert!(name.len() <= 107 && name.ends_with("xé".as_bytes()));
     }
 }

@@ -18,24 +18,26 @@ use slimio_target::{Recorder, Server, Subsystem, SubsystemOptions};
 use super::{control, process};
 use crate::tools::say;
 
-/// The drive, and who may use it.
+/// The drive, and the hosts that may use the drive.
 #[derive(Debug, Args)]
-#[command(after_help = "There is no authentication: who may reach the port and knows an allowed \
-                        name has the drive. Keep it to this machine, or to a network of its own.")]
+#[command(after_help = "There is no authentication: anyone who can reach the port and knows an \
+                        allowed name can use the drive. Serve the drive only to this machine, or on \
+                        a network of its own.")]
 pub(crate) struct Serve {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 takes a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4420")]
     listen: String,
-    /// A host that may connect, by its NQN; may be given several times. Without it, any host may
+    /// NQN of a host that may connect; may be given several times. Without this option, any host
+    /// may connect
     #[arg(long, value_name = "HOSTNQN")]
     allow: Vec<String>,
-    /// The subsystem's name [default: one that is made from the drive's path]
+    /// NQN of the drive's subsystem [default: a name that is made from the drive's path]
     #[arg(long, value_name = "NQN", default_value = "", hide_default_value = true)]
     nqn: String,
-    /// Record what hosts write and deallocate in this new file, for slimio waf
+    /// New file in which to record what hosts write and deallocate; slimio waf reads such files
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The drive: a size or a file, then options, as behind emulated: (4G, or
+    /// The drive: a size or a file, then options, as they follow emulated: in --volume (4G, or
     /// /data/drive,size=4G,ru=64M)
     spec: String,
 }
@@ -47,7 +49,8 @@ impl Serve {
     /// Serves until a signal comes.
     ///
     /// # Errors
-    /// A sentence with a remedy.
+    /// If the drive can't be served, or if its trace can't be completed. The error is a sentence
+    /// for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         let (stopped, signal) =
             UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
@@ -115,7 +118,7 @@ fn name_of(data: &DataPlace) -> String {
     match data {
         DataPlace::File(path) => control::name_of(path),
         DataPlace::Temporary | DataPlace::Dropped => {
-            // The process number is not enough: in containers, it is the same on several machines.
+            // The process id is not enough: in containers, it can be the same on several machines.
             let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
             format!("temporary-{}-{}", std::process::id(), random.unwrap_or_default().trim())
         }
@@ -136,7 +139,7 @@ fn record(path: &Path, drive: &EmulatedDrive) -> Result<Recorder, String> {
         .map_err(|e| format!("cannot make the trace {}: {e}; name a new file", path.display()))
 }
 
-/// Says where the drive is, and how a host connects to it.
+/// Tells the user where the drive is, and how a host connects to the drive.
 fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> String {
     let (nqn, port) = (subsystem.nqn(), address.port());
     // A host can't connect to an unspecified address (0.0.0.0), which stands for all addresses of
@@ -157,9 +160,11 @@ fn invitation(address: SocketAddr, subsystem: &Subsystem, description: &str) -> 
 fn leave_at_last() {
     std::thread::spawn(|| {
         std::thread::sleep(STOP_TIME_MAX);
-        // Another thread logs this, because logging may be the very thing that hangs.
+        // Another thread writes the warning, because logging itself may hang.
         std::thread::spawn(|| {
-            log::warn!("the drive did not stop in {STOP_TIME_MAX:?}; it is left as by kill -9");
+            log::warn!(
+                "the drive did not stop in {STOP_TIME_MAX:?}; its process ends as by kill -9"
+            );
         });
         std::thread::sleep(Duration::from_millis(100));
         std::process::exit(1);
@@ -168,11 +173,11 @@ fn leave_at_last() {
 
 /// Waits for a signal.
 fn wait(mut stopped: UnixStream) {
-    // A byte means that a signal came. An error is a reason to stop, too.
+    // A byte means that a signal came. The drive stops after an error, too.
     let _ = stopped.read(&mut [0]);
 }
 
 fn finish(subsystem: &Arc<Subsystem>, trace: Option<&Path>) -> Result<(), String> {
     let (Some(recorder), Some(path)) = (subsystem.recorder(), trace) else { return Ok(()) };
-    recorder.finish().map_err(|e| format!("the trace {} is not whole: {e}", path.display()))
+    recorder.finish().map_err(|e| format!("the trace {} is incomplete: {e}", path.display()))
 }

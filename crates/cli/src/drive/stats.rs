@@ -11,10 +11,10 @@ use crate::tools::say;
 /// Clears the terminal and goes to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Which drive.
+/// The drive whose counts are shown.
 #[derive(Debug, Args)]
 struct Served {
-    /// The drive's file; without it, the only drive that is served on this machine
+    /// The drive's file; may be left out if only one drive is served on this machine
     drive: Option<PathBuf>,
 }
 
@@ -23,7 +23,7 @@ struct Served {
 pub(crate) struct Stats {
     #[command(flatten)]
     served: Served,
-    /// One line of JSON
+    /// Print one line of JSON instead of a page of text
     #[arg(long)]
     json: bool,
 }
@@ -32,7 +32,7 @@ impl Stats {
     /// Shows the counts.
     ///
     /// # Errors
-    /// A sentence with a remedy.
+    /// If the drive does not answer. The error is a sentence for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         let word = if self.json { "json" } else { "page" };
         let mut answer = ask(self.served.drive.as_deref(), word)?;
@@ -57,7 +57,7 @@ impl Top {
     /// Shows the counts each second, until the drive is not served any more.
     ///
     /// # Errors
-    /// A sentence with a remedy.
+    /// If the drive does not answer. The error is a sentence for the user.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut answer = ask(self.served.drive.as_deref(), "page")?;
         loop {

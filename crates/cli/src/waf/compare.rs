@@ -12,11 +12,11 @@ use crate::tools::say;
 /// Default spare factor.
 const SPARE: f64 = 0.1;
 
-/// The drive and its writes.
+/// The simulated drive, and the trims that the host sends to it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "By formula")]
 pub(super) struct Drive {
-    /// Trims per write
+    /// Number of trimmed pages per written page
     #[arg(long, default_value_t = 0.1, allow_negative_numbers = true)]
     trim: f64,
     #[command(flatten)]
@@ -27,7 +27,7 @@ impl Drive {
     pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
         let spare = spare.unwrap_or(SPARE);
         let alpha = alpha_of_spare(spare).map_err(|error| error.to_string())?;
-        // With trims of any page, every valid ratio has a steady state, so an error here means that
+        // If any page may be trimmed, every valid ratio has a steady state. So an error means that
         // the ratio itself is invalid.
         Trims::AnyPage.live_share(self.trim).map_err(|error| error.to_string())?;
         let writes = [
@@ -73,17 +73,18 @@ impl Drive {
         let settled = results.iter().flatten().map(|compared| compared.steady.settled_after).max();
         say("");
         say(&format!(
-            "Measured at steady state, while the host wrote the capacity six times. A drive counts as steady when \
-             three successive WAFs, each of writing the capacity once, differ by at most 0.4 % and have no \
-             trend. The slowest case was steady after writing the capacity {} times.",
+            "Measured at steady state, while the host wrote the capacity six times. The WAF is taken each \
+             time that the host has written the capacity once. A drive counts as steady when three \
+             successive WAFs differ by at most 0.4 % and have no trend. The slowest case was steady after \
+             the host had written the capacity {} times.",
             settled.unwrap_or_default()
         ));
         Ok(())
     }
 }
 
-/// If rounding to whole units changes the spare factor, words that say so. Otherwise the text is
-/// empty.
+/// A text that names the real spare factor if rounding to whole units has changed the factor that
+/// was asked for. Otherwise the text is empty.
 fn rounding(asked: f64, results: &[Result<Compared, CompareError>]) -> String {
     let real = results.iter().flatten().next().map_or(asked, |compared| compared.spare);
     if (real / asked - 1.0).abs() < 1e-6 {

@@ -1,5 +1,6 @@
 //! `slimio waf generate`: makes a trace of what SlimIO's storage would write in the SlimIO paper's
-//! benchmark, scaled to a drive of any size. Nothing waits, because time is simulated.
+//! benchmark, scaled to a drive of any size. Time is simulated, so the program never waits for it
+//! to pass.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,13 @@ use super::hollow::Hollow;
 use super::stream::{Pace, Server};
 use crate::tools::say;
 
-/// What is generated.
+/// The trace that is generated.
 #[derive(Debug, Args)]
 pub(super) struct Generate {
     /// Size of the drive, for example 1440M or 180G
     #[arg(long, default_value = "180G", value_parser = size)]
     size: u64,
-    /// appendfsync
+    /// Value of appendfsync that the trace is for
     #[arg(long, value_enum, default_value_t = PolicyName::Everysec)]
     policy: PolicyName,
     /// Number of repetitions: each takes one on-demand snapshot and runs the paper's number of SETs
@@ -67,7 +68,8 @@ impl Generate {
     /// Writes the trace.
     ///
     /// # Errors
-    /// If the trace can't be written. The error is a sentence for the user.
+    /// If the trace can't be written, or the drive is too small for the run. The error is a
+    /// sentence for the user.
     pub(super) fn run(&self) -> Result<(), String> {
         let paper = PaperRun::scaled(self.size);
         let run = PaperRun {
@@ -139,8 +141,8 @@ impl Generate {
             (
                 "pace",
                 format!(
-                    "{} SETs a second, {} during a snapshot, which takes {:.0} keys a second: as the \
-                     paper measured",
+                    "{} SETs a second, {} during a snapshot, which writes {:.0} keys a second: the speeds \
+                     that the paper measured",
                     pace.alone, pace.beside, pace.keys
                 ),
             ),
@@ -175,7 +177,7 @@ mod tests {
         keys: f64,
         repetitions: u32,
     ) -> tempfile::NamedTempFile {
-        let trace = tempfile::NamedTempFile::new().expect("there is room");
+        let trace = tempfile::NamedTempFile::new().expect("there is room for a temporary file");
         let out = trace.path().to_path_buf();
         let generate = Generate { size, policy, repetitions, keys, log: 1.0, out };
         generate.run().expect("there is room on the drive");
@@ -194,13 +196,14 @@ mod tests {
             precondition: Precondition::Empty,
             stretch: 1,
         };
-        // Opened by name, because the finished trace has replaced the file that `tempfile` made.
-        let trace = TraceReader::new(File::open(trace.path()).expect("it is there"));
-        replay.run(trace.expect("it is a trace")).expect("it is whole")
+        // The trace is opened by name, because the finished trace has replaced the file that
+        // `tempfile` made.
+        let trace = TraceReader::new(File::open(trace.path()).expect("the trace exists"));
+        replay.run(trace.expect("the file is a trace")).expect("the trace is complete")
     }
 
-    /// The trace must hold all that the run's clients and snapshots write. No two lifetimes may
-    /// share addresses or reclaim units.
+    /// The trace must hold everything that the run's clients and snapshots write. No two lifetimes
+    /// may share addresses or reclaim units.
     #[test]
     fn a_generated_trace_has_every_lifetime_to_itself() {
         let size = 360 << 20;
@@ -228,18 +231,18 @@ mod tests {
     fn data_placement_keeps_the_collector_from_copying() {
         let size = 1440 << 20;
         let trace = generated(size, PolicyName::Everysec, 1.4, 2);
-        let waf = |handles| replayed(&trace, size, handles).waf().expect("it is written");
+        let waf = |handles| replayed(&trace, size, handles).waf().expect("the drive is written");
         let (without, with) = (waf(1), waf(4));
-        assert!(with <= 1.005, "{with} with a handle for each lifetime");
-        assert!(without >= 1.02, "{without} without");
+        assert!(with <= 1.005, "the WAF is {with} with a handle for each lifetime");
+        assert!(without >= 1.02, "the WAF is {without} with one handle for all lifetimes");
     }
 
-    /// The drive is full and has little spare NAND. If the collector is told to keep more units
-    /// free than there can be, it copies from every unit that holds some dead data. With data
-    /// placement, dead data shares a unit only with live data of the same lifetime. Units with both
-    /// exist only where one snapshot follows another, and where the log begins. Only these units may
-    /// be copied. If the collector need not keep more units free than the spare NAND provides, it must copy
-    /// nothing.
+    /// The drive is full and has little spare NAND. If the collector has to keep more units free
+    /// than the spare NAND provides, it copies from every unit that holds some dead data. With data
+    /// placement, dead data shares a unit only with live data of the same lifetime. Such a unit
+    /// exists only where one snapshot follows another, and where the log begins. The collector may
+    /// copy only such units. If the spare NAND provides all units that the collector keeps free,
+    /// the collector must copy nothing.
     #[test]
     fn with_data_placement_only_units_in_which_a_lifetime_goes_on_are_copied() {
         let size = 1440 << 20;
@@ -252,13 +255,20 @@ mod tests {
             let outcome = replayed_on(&trace, Config { thresholds, ..config });
             let of = |kind| outcome.marks.iter().filter(|(_, mark)| mark == kind).count() as u64;
             let joints = 2 * of("WAL-snapshot") + of("on-demand snapshot");
-            let last = outcome.points.last().expect("it is written");
+            let last = outcome.points.last().expect("the drive is written");
             (last.media_bytes - last.host_bytes, joints * unit_size)
         };
         let (copied, joints) = on(4, 0.25);
-        assert!((1..=joints).contains(&copied), "{copied} bytes were copied, and {joints} may be");
+        assert!(
+            (1..=joints).contains(&copied),
+            "{copied} bytes were copied, and at most {joints} bytes may be copied"
+        );
         let (copied, _) = on(1, 0.25);
-        assert!(copied > joints, "{copied} bytes without data placement, {joints} with");
+        assert!(
+            copied > joints,
+            "{copied} bytes were copied without data placement, not more than the {joints} that may be \
+             copied with data placement"
+        );
         assert_eq!(on(4, 0.15).0, 0);
     }
 }

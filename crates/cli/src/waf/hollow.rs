@@ -1,5 +1,5 @@
-//! A device that records its operations, and keeps only the data of the superblock. That is enough
-//! for a host that reads nothing else back. So the drive can have any size.
+//! A device that records its operations, and keeps only the data of the superblock. A host that
+//! reads back only the superblock needs no more. So the device can have any size.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -63,10 +63,11 @@ impl Record {
         self.lock().push(&TraceEvent::Mark(what.into()));
     }
 
-    /// Ends the trace, and returns the number of its events. Nobody may use the device any more.
+    /// Ends the trace, and returns the number of its events. All users of the device must have
+    /// dropped it.
     pub(super) fn finish(self) -> io::Result<u64> {
-        let state =
-            Arc::into_inner(self.0).ok_or_else(|| io::Error::other("it is still in use"))?;
+        let state = Arc::into_inner(self.0)
+            .ok_or_else(|| io::Error::other("the device is still in use"))?;
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = state.failed {
             return Err(error);

@@ -26,36 +26,39 @@ pub(super) struct Traces {
     /// Traces of a device's writes and deallocations, as `cargo x trace` records them
     #[arg(value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// Number of reclaim unit handles of the drive; several numbers give a row each; 1 is a drive
-    /// without data placement
+    /// Number of reclaim unit handles of the drive; each of several numbers gives a row; 1 is a
+    /// drive without data placement
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     handles: Vec<u16>,
-    /// Whether pages stay with their handle when the collector copies them
+    /// Where the collector copies pages: to units of the pages' own handle (persistent), or to
+    /// units that all handles share (initial)
     #[arg(long, value_enum, default_value_t = IsolationName::Persistent)]
     isolation: IsolationName,
-    /// Which reclaim unit is collected next
+    /// Rule by which the collector picks the next reclaim unit
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
     /// The collector works beside the host's writes while at most this share of the reclaim units
     /// is free; 0 for a drive that collects only when it must
     #[arg(long, default_value_t = 0.25)]
     background: f64,
-    /// Reclaim units that the drive exports: the more there are, the smaller is each [default: the
-    /// paper's 180]
+    /// Number of reclaim units that the drive exports: the more units, the smaller each unit
+    /// [default: 180, as in the SlimIO paper]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     exported_units: Option<u64>,
-    /// Multiply every address and length by this, to repeat the experiment on a larger drive
+    /// Factor by which every address and length is multiplied, to repeat the experiment on a larger
+    /// drive
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     stretch: u64,
-    /// Begin with a drive whose every block was written once, instead of an empty one
+    /// Begin with a drive on which every block was written once, instead of an empty drive
     #[arg(long)]
     written: bool,
-    /// Fail unless the trace has its end, and every lifetime that the trace names has writes, and never shares reclaim units
-    /// with another lifetime, nor addresses, except that snapshots may share slots
+    /// Fail unless the trace is complete and each of its lifetimes is written and stays apart: no
+    /// two lifetimes may share reclaim units or addresses (but the two kinds of snapshots may share
+    /// slots)
     #[arg(long)]
     separate: bool,
-    /// Print every point in time, as comma-separated values, instead of tables; the trace must have
-    /// its end
+    /// Print every point in time, as comma-separated values, instead of tables; the trace must be
+    /// complete
     #[arg(long)]
     points: bool,
 }
@@ -82,14 +85,16 @@ impl Traces {
     /// Replays all traces on all drives.
     ///
     /// # Errors
-    /// A sentence with the trace's name.
+    /// If an option is out of range, or a trace can't be replayed or fails the check of
+    /// `--separate`. The error is a sentence for the user, which names the trace if there is a
+    /// trace to blame.
     pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
         let spare = spare.unwrap_or(SPARE);
         if !(0.0..1.0).contains(&spare) || spare == 0.0 {
-            return Err("--spare is a share between 0 and 1, both excluded".into());
+            return Err("--spare must be greater than 0 and less than 1".into());
         }
         if !(0.0..1.0).contains(&self.background) {
-            return Err("--background is a share from 0 to below 1".into());
+            return Err("--background must be at least 0 and less than 1".into());
         }
         for trace in &self.files {
             self.replay(trace, spare).map_err(|why| format!("{}: {why}", trace.display()))?;
@@ -106,11 +111,11 @@ impl Traces {
             let outcome = replay.run(trace).map_err(|error| error.to_string())?;
             if let Some(events) = outcome.cut_after {
                 let why = TraceError::Cut { events };
-                // A program that reads points does not read warnings.
+                // A program that reads the points does not read warnings.
                 if self.separate || self.points {
                     return Err(why.to_string());
                 }
-                log::warn!("{}: {why}. What is there is replayed", path.display());
+                log::warn!("{}: {why}. Only these events are replayed", path.display());
             }
             if self.separate {
                 check_separation(&header, handles, &outcome)?;

@@ -1,5 +1,6 @@
-//! The paper's run on SlimIO's own log, snapshot slots, superblock and extents, in virtual time.
-//! There are no commands and no data set. The speeds of clients and of snapshots are assumed.
+//! The SlimIO paper's benchmark on SlimIO's own log, snapshot slots, superblock and extents, in
+//! virtual time. There are no commands and no data set. The speeds of clients and of snapshots are
+//! assumed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The pace that the paper measured.
+    /// The pace that the SlimIO paper measured.
     pub(super) fn of_paper(policy: Policy) -> Self {
         let (alone, beside, seconds) = match policy {
             Policy::Always => (33_128.0, 25_542.0, 109.0),
@@ -65,7 +66,7 @@ pub(super) struct Server {
     /// Entries of the snapshot that are not written yet.
     entries_left: u64,
     wants_snapshot: bool,
-    /// Where the log was last rewritten.
+    /// The LSN at which the log was last rewritten.
     rewritten_at: Lsn,
     command: Vec<u8>,
     chunk: Vec<u8>,
@@ -75,7 +76,7 @@ impl Server {
     /// Makes a volume on `device`, which has `device_bytes` bytes.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the volume can't be made. The error is a sentence for the user.
     pub(super) fn new(
         device: Hollow,
         device_bytes: u64,
@@ -120,10 +121,10 @@ impl Server {
         })
     }
 
-    /// Carries out the paper's run to its end.
+    /// Runs the SlimIO paper's benchmark to its end.
     ///
     /// # Errors
-    /// When the drive is too small for the run, or nothing more can be recorded.
+    /// If the drive is too small for the benchmark, or an operation can't be recorded.
     pub(super) fn run(mut self) -> Result<(), Error> {
         self.record.mark("set every key once");
         self.serve(self.run.key_count)?;
@@ -240,7 +241,7 @@ impl Server {
         let held = self.volume.log.snapshots();
         let reserves = SlotName::ALL.map(|slot| (slot, held.get(slot).is_none()));
         for (slot, _) in reserves.into_iter().filter(|(_, is_reserve)| *is_reserve) {
-            let doing = "giving back a snapshot's room";
+            let doing = "deallocating a reserve slot";
             let failed = |error| Error::Device { doing, error };
             while self.volume.slot_paths.give_back(slot, 0).map_err(failed)? {}
         }
@@ -271,7 +272,7 @@ impl Server {
     }
 }
 
-/// Does nothing with what is recovered, because a new volume holds nothing.
+/// Ignores recovered data, because a new volume holds none.
 struct Nothing;
 
 impl RecoverSink for Nothing {

@@ -1,5 +1,6 @@
-//! `slimio drive serve` is killed under load again and again. After each restart, everything that
-//! was acknowledged is there, nothing else is, and the counters go on from their last values.
+//! Tests that kill `slimio drive serve` under load. After each restart, each block holds what the
+//! drive acknowledged last, or what a command wanted that was in flight at the kill. The counters
+//! go on from their last values.
 
 mod traced;
 
@@ -15,9 +16,9 @@ use slimio_lab::drive::{LBA_SIZE, Served};
 
 /// Hosts that write at the same time.
 const HOSTS: u64 = 3;
-/// Blocks that each host has for itself.
+/// Number of blocks of each host. Hosts share no block.
 const LBAS: u64 = 2000;
-/// Commands that each host keeps in flight.
+/// Number of commands that each host keeps in flight.
 const DEPTH: usize = 16;
 /// Number of commands that must be acknowledged before the drive is killed.
 const ACKNOWLEDGED_MIN: u64 = 5000;
@@ -53,7 +54,7 @@ fn connect(served: &Served, number: u64) -> (Host, IoQueue) {
         ..Options::new(served.address, &served.nqn)
     };
     let mut host = Host::connect(&options).expect("the drive is served");
-    let queue = host.open_queue(1, DEPTH as u16 + 1).expect("a queue can be had");
+    let queue = host.open_queue(1, DEPTH as u16 + 1).expect("a queue can be opened");
     (host, queue)
 }
 
@@ -95,18 +96,20 @@ impl Blocks {
                 tokens += 1;
                 in_flight.insert(tokens, what);
                 let submission = Submission { token: Token(tokens), command, data };
-                queue.queue().submit(submission).expect("there is room");
+                queue.queue().submit(submission).expect("the queue has room");
             }
             let waited = queue.queue().wait(&mut outcomes);
             for outcome in outcomes.drain(..) {
-                let outcome = outcome.checked().expect("the drive does what it is told");
-                let what = in_flight.remove(&outcome.token.0).expect("it was in flight");
+                let outcome = outcome.checked().expect("the command succeeds");
+                let what = in_flight
+                    .remove(&outcome.token.0)
+                    .expect("the token is of a command in flight");
                 if let Some((lba, version)) = what {
                     self.acknowledged.insert(lba, version);
                     self.acknowledged_writes += u64::from(version > 0);
                 }
                 if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == ACKNOWLEDGED_MIN {
-                    enough.send(()).expect("it is waited for");
+                    enough.send(()).expect("the test waits for the message");
                 }
             }
             if waited.is_err() {
@@ -116,10 +119,10 @@ impl Blocks {
         }
     }
 
-    /// Checks each block. What a block holds now counts as acknowledged from here on.
+    /// Checks each block. From then on, the version that the block holds counts as acknowledged.
     fn check(&mut self, queue: &mut IoQueue, first: u64) {
         for lba in first..first + LBAS {
-            let found = queue.read(lba, 1).expect("it can be read");
+            let found = queue.read(lba, 1).expect("the block can be read");
             let known = self.acknowledged.get(&lba).copied().unwrap_or(0);
             let possible = self.possible.get(&lba).copied();
             if found == content(lba, known) {
@@ -128,7 +131,7 @@ impl Blocks {
             let version = possible.filter(|version| found == content(lba, *version));
             let words = &found[..16];
             let version = version.unwrap_or_else(|| {
-                panic!("block {lba} has {words:x?}, not version {known}, nor {possible:?}")
+                panic!("block {lba} begins with {words:x?}, and has neither version {known} nor {possible:?}")
             });
             self.acknowledged.insert(lba, version);
         }
@@ -145,19 +148,25 @@ fn what_was_acknowledged_is_there_after_each_kill() {
     let mut all: Vec<Blocks> = (0..HOSTS).map(|_| Blocks::default()).collect();
     let mut host_bytes = 0;
     for life in 0..=LIVES {
-        let served = Served::start(program, &spec).expect("it serves again");
+        let served = Served::start(program, &spec).expect("the drive is served");
         let mut hosts: Vec<(Host, IoQueue)> =
             (0..HOSTS).map(|number| connect(&served, number)).collect();
         for (number, blocks) in (0..).zip(&mut all) {
             blocks.check(&mut hosts[number as usize].1, number * LBAS);
         }
-        let counted = hosts[0].0.statistics(1).expect("they are counted").hbmw;
+        let counted = hosts[0].0.statistics(1).expect("the drive reports its counters").hbmw;
         let bytes = |count: fn(&Blocks) -> u64| {
             u128::from(all.iter().map(count).sum::<u64>()) * LBA_SIZE as u128
         };
         assert!(counted >= host_bytes, "counters went back from {host_bytes} to {counted}");
-        assert!(counted >= bytes(|blocks| blocks.acknowledged_writes), "{counted} are too few");
-        assert!(counted <= bytes(|blocks| blocks.submitted_writes), "{counted} are too many");
+        assert!(
+            counted >= bytes(|blocks| blocks.acknowledged_writes),
+            "{counted} bytes are counted, fewer than were acknowledged"
+        );
+        assert!(
+            counted <= bytes(|blocks| blocks.submitted_writes),
+            "{counted} bytes are counted, more than were submitted"
+        );
         host_bytes = counted;
         if life == LIVES {
             break;
@@ -171,8 +180,8 @@ fn what_was_acknowledged_is_there_after_each_kill() {
                 scope.spawn(move || blocks.write(queue, place, acknowledged, &enough));
             }
             drop(enough);
-            has_enough.recv().expect("a host goes on until the drive is killed");
-            served.kill().expect("it can be killed");
+            has_enough.recv().expect("the drive acknowledges enough commands");
+            served.kill().expect("the server can be killed");
         });
     }
 }

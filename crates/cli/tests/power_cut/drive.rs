@@ -1,13 +1,13 @@
-//! `slimio drive serve` with `sync=yes`: what a host has flushed outlives a power cut of the
+//! `slimio drive serve` with `sync=yes`: data that a host has flushed outlives a power cut of the
 //! machine that serves the drive.
 //!
 //! ```text
-//!   host ── NVMe/TCP ── slimio drive serve ── ext4 ── disk that records ──► images ── ext4 ── drive
+//!   host ── NVMe/TCP ── slimio drive serve ── ext4 ── recording disk ──► images ── ext4 ── drive
 //! ```
 //!
 //! The host writes, deallocates and flushes, one command after the other. The server is killed and
-//! restarted twice. After a cut, each block must be as its last durable command left it, or as one
-//! of the commands after that left it.
+//! restarted twice. After a cut, each block must be as its last durable command left it, or as a
+//! later command left it.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,7 +24,8 @@ use super::place::{Mount, Place, command, text};
 /// Size of the file system in bytes.
 const SIZE: u64 = 64 << 20;
 
-/// The drive makes a checkpoint after 4096 entries of its journal.
+/// Number of the host's commands. The number is large enough for checkpoints: the drive makes one
+/// after 4096 entries of its journal.
 const COMMANDS: usize = 10_000;
 
 /// Number of the drive's blocks that the host uses.
@@ -72,7 +73,7 @@ impl HostCommand {
     }
 }
 
-/// A drive that is served, and its host. It is killed on drop.
+/// A drive that is served, and its host. The server is killed on drop.
 struct Connected {
     queue: IoQueue,
     _host: Host,
@@ -93,7 +94,7 @@ fn spec(place: &Place) -> String {
     format!("{},size=12M,timing=none,sync=yes", place.mounted().join("drive").display())
 }
 
-/// What the disk was asked, what the host asked of the drive, and how many requests the disk had
+/// The requests to the disk, the host's commands to the drive, and how many requests the disk had
 /// received before the drive was made.
 struct Recorded {
     entries: Vec<Entry>,
@@ -125,9 +126,9 @@ fn record(place: &Place) -> Recorded {
 
 /// What a drive may hold after a cut.
 struct Allowed {
-    /// The stamps that each block may have; 0 if it may hold nothing.
+    /// The stamps that each block may have. Stamp 0 stands for a block without data.
     stamps: Vec<Vec<u64>>,
-    /// How many blocks the host has written, at least and at most.
+    /// How many written blocks the drive may count, at least and at most.
     written: (u64, u64),
 }
 
@@ -182,16 +183,21 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
     let drive = EmulatedDrive::open(options).map_err(|why| why.to_string())?;
     drive.with_ftl(Ftl::check);
     let notes = drive.notes();
-    // If all unflushed requests survive, or none of them, the mapping's journal has no gap, and
-    // nothing is to be cut off its end.
+    // If all unflushed requests survive, or none of them, the mapping's journal has no gap, and the
+    // drive cuts nothing off the journal's end.
     let may_be_cut = matches!(survivors, Survivors::Some(_));
     let is_told = |note: &String| may_be_cut && note.starts_with("the end of the SSD's mapping");
     if !notes[1..].iter().all(is_told) {
-        return Err(format!("it has lost more than what was not flushed: {notes:?}"));
+        return Err(format!(
+            "the drive has notes about more than a loss of unflushed data: {notes:?}"
+        ));
     }
     let written = drive.counters().host_pages();
     if !(allowed.written.0..=allowed.written.1).contains(&written) {
-        return Err(format!("{written} blocks are counted, not {:?}", allowed.written));
+        return Err(format!(
+            "the drive counts {written} written blocks, not {:?}",
+            allowed.written
+        ));
     }
     let mut queue = drive.open_queue();
     for (lba, stamps) in (0..).zip(&allowed.stamps) {
@@ -205,7 +211,7 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
         // A write that was not durable may be torn: then each of its words is old or new.
         let words = read.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         if let Some(word) = words.into_iter().find(|word| !stamps.contains(word)) {
-            return Err(format!("block {lba} has {word:x}, and may have {stamps:x?}"));
+            return Err(format!("block {lba} has the stamp {word:x}, and may have {stamps:x?}"));
         }
     }
     Ok(())
@@ -220,7 +226,11 @@ fn a_drive_that_syncs() {
     let place = Place::new(None);
     let recorded = record(&place);
     let Recorded { entries, asked, made } = &recorded;
-    assert!(asked.len() > 9000 && entries.len() > made + 500, "{} requests", entries.len());
+    assert!(
+        asked.len() > 9000 && entries.len() > made + 500,
+        "the disk received only {} requests",
+        entries.len()
+    );
     // The first cuts come while the drive is being made.
     let begin = (asked[0].told - made).min(8);
     let evenly = (1..=CUTS).map(|cut| asked[0].told + (entries.len() - asked[0].told) * cut / CUTS);
@@ -228,15 +238,20 @@ fn a_drive_that_syncs() {
         let allowed = recorded.allowed(cut);
         for survivors in [Survivors::None, Survivors::All, Survivors::Some(cut as u64 * 0x9e37)] {
             let checked = check(&place, entries, cut, survivors, &allowed);
-            assert_eq!(checked, Ok(()), "cut behind {cut} of {}, {survivors:?}", entries.len());
+            assert_eq!(
+                checked,
+                Ok(()),
+                "cut after {cut} of {} requests, {survivors:?}",
+                entries.len()
+            );
         }
     }
-    // The check is done once more, on a disk that has flushed nothing since the first command.
-    // There it must fail.
+    // The check is done once more, on a disk that has flushed nothing since the first command. On
+    // such a disk, the check must fail.
     let (before, behind) = entries.split_at(asked[0].told);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let volatile = [before, &volatile.collect::<Vec<_>>()].concat();
     let allowed = recorded.allowed(entries.len());
     let checked = check(&place, &volatile, volatile.len(), Survivors::None, &allowed);
-    assert!(checked.is_err(), "nothing is lost without flushes");
+    assert!(checked.is_err(), "the check finds no loss on a disk that has flushed nothing");
 }

@@ -7,10 +7,11 @@
 //!      └── acknowledges write N ── after request M                 are 1 to N there? ┘
 //! ```
 //!
-//! A client sends its next write when the last one is acknowledged. For each write, the ledger
+//! A client sends its next write when its last write is acknowledged. For each write, the ledger
 //! notes how many requests the disk had received when the write was acknowledged. After a cut, the
-//! disk still has all that was flushed before the cut. Of the rest it has nothing, everything, or
-//! some. The tests need root, FUSE and loop devices. If one of these is missing, the tests say so.
+//! disk still has all data that was flushed before the cut. Of the other data, the disk has
+//! everything, some or nothing. The tests need root, FUSE and loop devices. If one of these is
+//! missing, the tests say so, and test nothing.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod drive;
@@ -31,7 +32,7 @@ use slimio_shortcut::Profile;
 
 use place::{Mount, Place, Running, command, text};
 
-/// A program, its clients, and how the program is asked which writes are there.
+/// A program, its clients, and how a test finds out which writes the program has after a power cut.
 trait Program {
     /// Size of the file system, in bytes.
     const SIZE: u64;
@@ -45,9 +46,9 @@ trait Program {
     fn prepare(&self, _place: &Place) {}
     /// Starts the program in `place`, with its clients.
     fn start(&self, place: &Place) -> (Running, Vec<Box<dyn Client>>);
-    /// Starts the stock program on what a power cut has left. Returns a number for each client:
-    /// exactly its writes from the first to this number are there. The error says why no such
-    /// number can be given.
+    /// Starts the program on the files that a power cut has left. Returns a number for each client:
+    /// the program has exactly the client's writes from the first to this number. If there is no
+    /// such number, the error says why.
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String>;
 }
 
@@ -57,11 +58,12 @@ trait Client: Send {
     fn write(&mut self, number: u64);
 }
 
-/// What a disk was asked to do, and how many requests it had received when each write was
+/// The requests to a disk, and how many of them the disk had received when each write was
 /// acknowledged.
 struct Recorded {
     entries: Vec<Entry>,
-    /// A list for each client.
+    /// For each client, how many requests the disk had received when each of the client's writes
+    /// was acknowledged.
     ledger: Vec<Vec<usize>>,
 }
 
@@ -84,21 +86,21 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
             let found = recover(program, &place, entries, cut, survivors);
             assert!(
                 is_kept(&found, &acknowledged),
-                "cut behind {cut} of {} requests, {survivors:?}: {acknowledged:?} writes were \
-                 acknowledged, and there are {found:?}",
+                "cut after {cut} of {} requests, {survivors:?}: {acknowledged:?} writes were \
+                 acknowledged, but the program has {found:?}",
                 entries.len()
             );
         }
     }
     // A check that can't fail proves nothing. So the check is done once more, on a disk that has
-    // flushed nothing since the first write. There it must fail.
+    // flushed nothing since the first write. On such a disk, the check must fail.
     let (before, behind) = entries.split_at(recorded.positions()[0]);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let entries = [before, &volatile.collect::<Vec<_>>()].concat();
     let found = recover(program, &place, &entries, entries.len(), Survivors::None);
     assert!(
         !is_kept(&found, &vec![P::WRITES; P::CLIENTS]),
-        "without flushes, there are still {found:?}"
+        "the check finds no loss on a disk that has flushed nothing: {found:?}"
     );
 }
 
@@ -189,12 +191,12 @@ fn recover<P: Program>(
     found.and_then(|found| checked.map(|_| found))
 }
 
-/// A client that is a process: for each line that it reads, it makes a write, and answers with the
-/// write's number.
+/// A client that is a process. For each line that the process reads, it makes a write, and then
+/// prints the write's number.
 struct Lines {
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Makes the line for the write of a number.
+    /// Makes the line that asks for the write with a given number.
     line: Box<dyn Fn(u64) -> String + Send>,
     _process: Running,
 }
@@ -222,8 +224,8 @@ const SUMMARY: &str = "SELECT client, count(*), max(number), \
     sum(CASE WHEN length(value) = number * 397 % 1500 THEN 1 ELSE 0 END) \
     FROM t GROUP BY client ORDER BY client";
 
-/// The number of each client's writes, from the answer to [`SUMMARY`]. An answer's line has
-/// numbers, with anything between them.
+/// The number of each client's writes, from the answer to [`SUMMARY`]. A line of the answer has
+/// numbers, separated by any other characters.
 fn summed_up(lines: &str, clients: usize) -> Result<Vec<u64>, String> {
     let mut all = vec![0; clients];
     for line in lines.lines() {
@@ -233,16 +235,16 @@ fn summed_up(lines: &str, clients: usize) -> Result<Vec<u64>, String> {
             [client, count, last, whole] if count == last && count == whole => {
                 *all.get_mut(client as usize).ok_or(line)? = count;
             }
-            _ => return Err(format!("client, rows, last, whole: {line}")),
+            _ => return Err(format!("rows are missing or wrong: {line}")),
         }
     }
     Ok(all)
 }
 
-/// Whether a program is there; if not, says loudly that it was not tested.
+/// Whether a program is installed. If not, prints that the program's test is skipped.
 fn is_installed(program: Option<&Path>, name: &str) -> bool {
     if program.is_none() {
-        eprintln!("SKIPPED: {name} is not installed, no power was cut under it");
+        eprintln!("SKIPPED: no power was cut: {name} is not installed");
     }
     program.is_some()
 }
@@ -257,6 +259,6 @@ fn a_ledger_says_what_must_be_there() {
     assert!(is_kept(&[1, 2]) && is_kept(&[2, 2]));
     assert!(!is_kept(&[1, 1]) && !is_kept(&[3, 2]) && !is_kept(&[1]));
     assert_eq!(summed_up("0|4|4|4\n2 7 7 7\n", 3), Ok(vec![4, 0, 7]));
-    assert!(summed_up("0|4|5|4\n", 3).is_err(), "one is missing");
+    assert!(summed_up("0|4|5|4\n", 3).is_err(), "a row is missing");
     assert!(summed_up("3|4|4|4\n", 3).is_err() && summed_up("\n", 3).is_err());
 }

@@ -1,4 +1,4 @@
-//! MariaDB with its default settings, except for a smaller log: that keeps the images small.
+//! MariaDB with its default settings, except for a smaller log, which keeps the images small.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,10 @@ use slimio_testing::server::find_program;
 use super::place::{Place, Running, text, wait_for};
 use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
 
-/// The path of the server's program. The program runs as root only if it is asked to.
+/// The path of the server's program.
 struct MariaDb(PathBuf);
 
+/// Without this option, MariaDB refuses to run as root.
 const USER: &str = "--user=root";
 const LOG_SIZE: &str = "--innodb-log-file-size=8M";
 
@@ -22,8 +23,8 @@ impl MariaDb {
         serve.args(["--no-defaults", USER, LOG_SIZE, "--skip-networking"]).arg(data(place));
         serve.arg(temporary(place));
         if place.is_short() {
-            // Without this, MariaDB would write its log with `O_DIRECT`, and such a log does not go
-            // the short way.
+            // Without this option, MariaDB would write its log with `O_DIRECT`, and such a log does
+            // not go the short way.
             serve.arg("--innodb-log-file-buffering");
         }
         let socket = socket(place);
@@ -31,7 +32,7 @@ impl MariaDb {
             serve.arg(&socket).arg(socket.replace("--socket=", "--pid-file=") + ".pid"),
         );
         let mut has_ended = false;
-        wait_for("no answer", || {
+        wait_for("an answer of MariaDB", || {
             has_ended = running.child.try_wait().unwrap().is_some();
             has_ended || ask(place, "SELECT 1").is_ok()
         });

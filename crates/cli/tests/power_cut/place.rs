@@ -1,4 +1,4 @@
-//! Where a program runs, and as which user.
+//! The folders in which a test's programs run, and how the programs are started and ended.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-/// Time limit for what normally takes only a moment.
+/// Time limit for waits that normally take only a moment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Two folders: the file system is mounted in one; the other is in memory, for stages, sockets and
-/// the output of programs. Every user may use both, because some programs run as another user.
+/// Two folders. The file system is mounted in the first folder. The second folder is in memory, for
+/// stages, sockets and the output of programs. Every user may use both folders, because some
+/// programs run as another user.
 pub(crate) struct Place {
     folder: TempDir,
     memory: TempDir,
@@ -42,7 +43,7 @@ impl Place {
         place
     }
 
-    /// The folder of the disk and of images.
+    /// The folder for the disk and for images of it.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -52,7 +53,7 @@ impl Place {
         self.folder.path().join("mounted")
     }
 
-    /// A folder in memory, for sockets and the like.
+    /// The folder in memory.
     pub(crate) fn memory(&self) -> &Path {
         self.memory.path()
     }
@@ -69,8 +70,8 @@ impl Place {
         self.memory.path().join("stages")
     }
 
-    /// Removes what a power cut would not leave: the stages in memory, and the sockets there with
-    /// their lock files.
+    /// Removes the files that a power cut would not leave: the stages in memory, and PostgreSQL's
+    /// sockets with their lock files.
     pub(crate) fn forget(&self) {
         for entry in fs::read_dir(self.memory()).unwrap().flatten() {
             if entry.file_name().to_string_lossy().starts_with(".s.PGSQL") {
@@ -81,7 +82,7 @@ impl Place {
         assert!(removed.is_ok() || !self.stages().exists());
     }
 
-    /// The last lines of output.
+    /// The last lines that the programs have written to standard error.
     pub(crate) fn last_said(&self) -> String {
         let said = fs::read_to_string(self.said()).unwrap();
         let lines: Vec<&str> = said.lines().collect();
@@ -125,29 +126,29 @@ impl Place {
         all
     }
 
-    /// Checks which way logs were written: at least one the short way if there is a profile, and
-    /// none if there is no profile.
+    /// Checks how logs were written. If there is a profile, at least one log must have been written
+    /// the short way. If there is none, no log may have been written the short way.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
         assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
     }
 }
 
-/// A running program. When this is dropped, all processes of the program's process group end.
+/// A running program. On drop, all processes of the program's process group end.
 pub(crate) struct Running {
     pub(crate) child: Child,
     end: Signal,
 }
 
 impl Running {
-    /// Starts a program that is killed at the end.
+    /// Starts a program that is killed on drop.
     pub(crate) fn new(command: &mut Command) -> Self {
         Self::ended_by(Signal::KILL, command)
     }
 
-    /// Starts a program that gets the signal `end` at the end. This is for a program that stops at
-    /// once on that signal, but first frees what the kernel would keep after SIGKILL, such as
-    /// shared memory.
+    /// Starts a program that gets the signal `end` on drop. This is for a program that stops at
+    /// once on that signal, but first frees resources that the kernel would keep after SIGKILL,
+    /// such as shared memory.
     pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
         Self { child: command.process_group(0).spawn().unwrap(), end }
     }
@@ -156,7 +157,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let group = Pid::from_child(&self.child);
-        // All its processes may have ended already.
+        // An error is ignored, because the processes may have ended already.
         let _ = kill_process(group, self.end);
         let begin = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE / 3 {
@@ -167,8 +168,8 @@ impl Drop for Running {
     }
 }
 
-/// A mounted file system. If the test fails, the file system is unmounted as soon as nobody uses
-/// it.
+/// A mounted file system. If the test fails, the kernel unmounts the file system as soon as no
+/// process uses it.
 pub(crate) struct Mount {
     point: PathBuf,
 }
@@ -182,7 +183,7 @@ impl Mount {
 
     /// Unmounts the file system once the killed programs are gone.
     pub(crate) fn finish(self) {
-        wait_for("unmounting", || text(command("umount").arg(&self.point)).is_ok());
+        wait_for("an unmount", || text(command("umount").arg(&self.point)).is_ok());
         std::mem::forget(self);
     }
 }
@@ -197,8 +198,8 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// The output of a command. If the command fails, the error has all its output, standard error
-/// included.
+/// The output of a command. If the command fails, the error has the command's whole output,
+/// standard error included.
 pub(crate) fn text(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
@@ -208,7 +209,7 @@ pub(crate) fn text(command: &mut Command) -> Result<String, String> {
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use super::place::{Place, Running, text, wait_for};
 use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, summed_up};
 
-/// Debian has PostgreSQL's programs here, in a folder for each version.
+/// The folder in which Debian puts PostgreSQL's programs, with a folder for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// PostgreSQL refuses to run as root. This is the user that its package makes.
+/// The user that PostgreSQL's package makes, because PostgreSQL refuses to run as root.
 const USER: &str = "postgres";
 
 /// The folder of the programs.
@@ -41,7 +41,7 @@ impl Postgres {
         // SIGQUIT makes PostgreSQL stop at once, without writing anything more.
         let mut running = Running::ended_by(Signal::QUIT, &mut serve);
         let mut has_ended = false;
-        wait_for("no answer", || {
+        wait_for("an answer of PostgreSQL", || {
             has_ended = running.child.try_wait().unwrap().is_some();
             has_ended || text(&mut self.client(place, "pg_isready")).is_ok()
         });
@@ -91,8 +91,8 @@ impl Program for Postgres {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // The file has the process number of the server before the cut. By now, a process of
-        // another test may have that number, and the server would refuse to start.
+        // The file has the process id of the server before the cut. By now, a process of another
+        // test may have that id. Then the server would refuse to start.
         let _ = fs::remove_file(data(place).join("postmaster.pid"));
         let _running = self.serve(place, true)?;
         summed_up(&self.ask(place, SUMMARY)?, Self::CLIENTS)

@@ -26,7 +26,7 @@ impl Redis {
         Self { program, recoveries: Cell::new(0) }
     }
 
-    /// Starts a server, with the first connection.
+    /// Starts a server, and makes a connection when the server answers.
     fn server(&self, place: &Place, is_stock: bool) -> Result<(Running, Connection), String> {
         let mut serve = if is_stock {
             place.stock(None, &self.program)
@@ -40,7 +40,7 @@ impl Redis {
         let mut running = Running::new(serve.stdout(Stdio::null()));
         let mut connection = None;
         let mut has_ended = false;
-        wait_for("no answer", || {
+        wait_for("an answer of the server", || {
             has_ended = running.child.try_wait().unwrap().is_some();
             let connected = connect(place).ok();
             connection = connected.filter(|_| !has_ended);
@@ -82,8 +82,9 @@ impl Program for Redis {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // Something has to cut the zeros off the log: in turn, `run` does so for its own server,
-        // and `repair` for the stock server.
+        // The zeros at the end of the log have to be cut off. `slimio shortcut run` does so for the
+        // server that it starts, and `slimio shortcut repair` for the stock server. The recoveries
+        // use one and the other in turn.
         let is_stock = self.recoveries.replace(self.recoveries.get() + 1).is_multiple_of(2);
         if place.is_short() && is_stock {
             let mut repair = command(place.slimio());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::place::{Place, Running, command, text};
 use super::{Client, Lines, Program, is_installed, outlives_power_cuts, summed_up};
 
-/// A Python with the module of SQLite.
+/// The path of a Python that has the module `sqlite3`.
 struct Sqlite(PathBuf);
 
 /// The log begins anew every 40 pages, so that the test also covers copying the log to the
@@ -59,8 +59,8 @@ impl Program for Sqlite {
 }
 
 fn sqlite() -> Option<Sqlite> {
-    // The `python3` in `PATH` may be a script that looks for a Python first. So Python itself is
-    // asked where it is.
+    // The `python3` in `PATH` may be a script that starts the real Python. So the test asks Python
+    // itself for its path.
     let found =
         text(command("python3").args(["-c", "import sqlite3, sys; print(sys.executable)"])).ok();
     let program = found.as_deref().map(|found| Path::new(found.trim()));
