@@ -1,5 +1,5 @@
-"""Makes random system calls on a log file, and prints what they return. Two runs with the same seed
-must print the same, whether or not the log goes the short way.
+"""Makes random system calls on a log file, and prints what the calls return. Two runs with the same
+seed must print the same lines, whether or not the log goes the short way.
 
     python3 calls.py FOLDER SEED COUNT
 """
@@ -181,7 +181,7 @@ def read_over():
 
 
 class Control(ctypes.Structure):
-    """`struct aiocb` of glibc on 64-bit machines, with names for the fields that are used here."""
+    """`struct aiocb` of glibc on 64-bit machines."""
 
     _fields_ = [
         ("fd", ctypes.c_int), ("opcode", ctypes.c_int), ("priority", ctypes.c_int), ("bytes", ctypes.c_char_p),

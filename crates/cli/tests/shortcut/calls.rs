@@ -1,4 +1,4 @@
-//! Whatever a program does to its log, it sees the same with and without the short path.
+//! A program gets the same results from system calls on its log with and without the short path.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use super::{Place, text};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/calls.py");
 const COUNT: &str = "250";
-/// Time limit for all calls of a script. If a call waits until the kernel takes a lease away, the
-/// script takes longer than this.
+/// Time limit for all calls of a script. A script exceeds the limit if one of its calls waits until
+/// the kernel takes a lease away.
 const LONGEST: Duration = Duration::from_secs(40);
 const SEEDS: usize = 6;
 
@@ -28,10 +28,10 @@ fn a_program_sees_what_it_would_see_otherwise() {
         let begin = Instant::now();
         let mut short = place.run(&[&"--match", &"*.log", &"--", &"python3", &"-B"]);
         let short = short.args(words("short")).stdout(Stdio::piped()).output().unwrap();
-        assert!(begin.elapsed() < LONGEST, "it took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < LONGEST, "the calls took {:?}", begin.elapsed());
         let (stock, short) = (text(&stock), text(&short));
         let difference = stock.lines().zip(short.lines()).find(|(stock, short)| stock != short);
-        assert_eq!(difference, None, "stock and ours");
+        assert_eq!(difference, None, "lines differ without and with the short path");
         assert_eq!(stock.len(), short.len());
         assert!(place.stages().is_empty());
     }

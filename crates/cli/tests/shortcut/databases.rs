@@ -1,4 +1,5 @@
-//! SQLite, whose log is read and overwritten, and RocksDB, whose log itself says where it ends.
+//! SQLite, which reads and overwrites its log, and RocksDB, which finds its log's end in the log
+//! itself.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,10 +15,10 @@ use super::{Place, Running, child_of, guard_of, kill, pid, text, wait_for};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/ledger.py");
 const ROUNDS: usize = 6;
-/// Records of a round, at least.
+/// The least number of records in a round.
 const RECORDS_MIN: usize = 10;
 
-/// Whether the library of RocksDB is there.
+/// Whether the library of RocksDB is installed.
 fn has_rocksdb() -> bool {
     let folder = fs::read_dir("/usr/lib/x86_64-linux-gnu").into_iter().flatten().flatten();
     let is_it = folder
@@ -43,15 +44,15 @@ impl<'a> Database<'a> {
         Self { place, name, folder }
     }
 
-    /// Starts a program under `run` that writes records. Each line of its output is the number of
-    /// records so far.
+    /// Starts a program that writes records under `run`. Each line of the program's output is the
+    /// number of records so far.
     fn write(&self) -> Running {
         let mut command = self.place.run(&[&"--profile", &self.name, &"--", &"python3", &"-B"]);
         command.args([SCRIPT, self.name]).arg(&self.folder).stdout(Stdio::piped());
         Running(command.spawn().unwrap())
     }
 
-    /// The number of records that the stock program finds. Fails if a record before the last is
+    /// The number of records that the stock program finds. Panics if a record before the last is
     /// missing.
     fn count(&self) -> usize {
         count(self.name, &self.folder)
@@ -85,22 +86,26 @@ fn check_kills(name: &'static str) {
         run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         acknowledged = last.parse().unwrap();
-        // In every other round, the stock program reads the log before it is mended: what is
-        // durable must be in the file already.
+        // In every other round, the stock program reads the log before the next `run` mends the
+        // log. Acknowledged records must be in the file already.
         if round % 2 == 0 {
             let found = database.count();
             assert!(
                 [0, 1].contains(&(found as i64 - acknowledged as i64)),
-                "round {round}: {found} of {acknowledged}; {}",
+                "round {round}: {found} records are found, and {acknowledged} were acknowledged; {}",
                 place.said()
             );
         }
     }
     let found = database.count();
-    assert!(found >= acknowledged, "{found} of {acknowledged}; {}", place.said());
-    assert!(acknowledged >= ROUNDS * RECORDS_MIN, "{acknowledged}");
+    assert!(
+        found >= acknowledged,
+        "{found} records are found, and {acknowledged} were acknowledged; {}",
+        place.said()
+    );
+    assert!(acknowledged >= ROUNDS * RECORDS_MIN, "only {acknowledged} records were acknowledged");
     assert!(place.said().contains("written the short way"), "{}", place.said());
-    assert!(fs::read_dir(place.notes()).unwrap().next().is_none(), "nothing is to be cut");
+    assert!(fs::read_dir(place.notes()).unwrap().next().is_none(), "there is a note about a log");
 }
 
 #[test]
@@ -115,7 +120,7 @@ fn rocksdb_keeps_what_it_has_acknowledged() {
     }
 }
 
-/// A power cut leaves zeros behind the end of the log. Both SQLite and RocksDB can read such a log.
+/// A power cut leaves zeros after the end of the log. Both SQLite and RocksDB can read such a log.
 #[test]
 fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     let Some(place) = Place::new() else { return };
@@ -140,8 +145,8 @@ fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     }
 }
 
-/// A killed program leaves a log to mend. Then the stock program opens the database and removes the
-/// log. The next `run` must forget the log.
+/// A killed program leaves a log that needs mending. Then the stock program opens the database and
+/// removes the log. The next `run` must forget the log.
 #[test]
 fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     let Some(place) = Place::new() else { return };
@@ -164,8 +169,8 @@ fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     assert!(place.stages().is_empty());
 }
 
-/// While one connection writes, two others see what it has written so far: one in the same process,
-/// and one in another process.
+/// While one connection writes, two other connections see all rows that it has written so far. One
+/// of them is in the same process, and the other is in another process.
 #[test]
 fn connections_of_sqlite_see_each_other() {
     let Some(place) = Place::new() else { return };
@@ -217,7 +222,7 @@ fn sqlite_stays_on_the_short_way() {
          c.execute('PRAGMA journal_mode=WAL'); c.execute('PRAGMA synchronous=FULL')\n\
          c.execute('CREATE TABLE t(v)')\n\
          for n in range(2500): c.execute('INSERT INTO t VALUES(?)', ('x' * 300,))\n\
-         # Only direct I/O tells that it is taken still.\n\
+         # Only direct I/O shows that the log still goes the short way.\n\
          wal = [fd for fd in os.listdir('/proc/self/fd') if os.path.realpath('/proc/self/fd/' + fd) == path + '-wal']\n\
          print([bool(int(open('/proc/self/fdinfo/' + fd).read().split()[3], 8) & os.O_DIRECT) for fd in wal])\n",
         place.path().join("a.db")

@@ -1,4 +1,4 @@
-//! What a program has written is not lost if the program, its keeper or both are killed.
+//! No data that a program has written is lost if the program, its keeper or both are killed.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,7 +24,7 @@ pub(crate) enum Killed {
 }
 pub(crate) use Killed::{Guard, Keeper, Program};
 
-/// All orders of killing that differ in their effect. If the guard is not killed, it gives the log
+/// The orders of killing that differ in their effect. A guard that is not killed gives the log
 /// back.
 pub(crate) const ORDERS: [&[Killed]; 6] = [
     &[Program],
@@ -35,13 +35,13 @@ pub(crate) const ORDERS: [&[Killed]; 6] = [
     &[Keeper, Program, Guard],
 ];
 
-/// Kills a program, its keeper and the keeper's guard in an order, with a pause of this many
-/// milliseconds.
+/// Kills processes in the given order. Between two kills there is a pause of this many
+/// milliseconds. In the end, the program is always killed.
 pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: u64) {
     let guard = guard_of(keeper);
     for (number, killed) in order.iter().enumerate() {
         if number > 0 {
-            // Gives a program whose keeper was killed some time to go on without it.
+            // During the pause, a program whose keeper was killed can go on without the keeper.
             std::thread::sleep(Duration::from_millis(pause));
         }
         let process = match killed {
@@ -49,8 +49,8 @@ pub(crate) fn kill_in_order(order: &[Killed], keeper: Pid, program: Pid, pause: 
             Keeper => keeper,
             Guard => guard,
         };
-        // An error means that the process has ended already, such as a guard whose keeper was
-        // killed.
+        // An error is ignored, because the process may have ended already: a guard ends soon after
+        // its keeper.
         let _ = kill_process(process, Signal::KILL);
     }
     if order == [Keeper] {
@@ -73,7 +73,7 @@ const ROUNDS: usize = 12;
 /// The least number of acknowledged writes in a round.
 const WRITES_MIN: usize = 5;
 
-/// Sets keys until the server does not answer any more. `count` is how many it has acknowledged.
+/// Sets keys until the server does not answer any more. `count` is the number of acknowledged keys.
 fn set_until_killed(redis: &Redis, count: &Arc<AtomicUsize>) -> std::thread::JoinHandle<()> {
     let (mut client, count) = (redis.client(), Arc::clone(count));
     std::thread::spawn(move || {
@@ -94,18 +94,18 @@ fn what_was_acknowledged_outlives_every_kill() {
             redis.client();
             (pid(&redis.run), child_of(pid(&redis.run)))
         };
-        // `run` has mended the log of the last round before it started this server.
+        // `run` has mended the log of the previous round before it started this server.
         let held = redis.client().expect(&["DBSIZE"]).unwrap();
         let Reply::Integer(held) = held else { panic!("{held:?}") };
-        // The last SET of the round before may have been written without being acknowledged.
+        // The last SET of the previous round may have been written without being acknowledged.
         assert!(
             [0, 1].contains(&(held - acknowledged as i64)),
-            "round {round}: {held} of {acknowledged}; {}",
+            "round {round}: there are {held} keys, and {acknowledged} were acknowledged; {}",
             place.said()
         );
         let count = Arc::new(AtomicUsize::new(held as usize));
         let setting = set_until_killed(&redis, &count);
-        wait_for("writes", || count.load(Relaxed) >= held as usize + WRITES_MIN);
+        wait_for("acknowledged writes", || count.load(Relaxed) >= held as usize + WRITES_MIN);
         std::thread::sleep(Duration::from_millis(40 + 23 * round as u64));
         kill_in_order(order, keeper, program, round as u64 % 3 * 9);
         setting.join().unwrap();
@@ -113,15 +113,15 @@ fn what_was_acknowledged_outlives_every_kill() {
         redis.run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         if *order == [Program] {
-            assert!(fs::read(redis.log()).unwrap().ends_with(b"\r\n"), "the keeper has mended it");
+            assert!(fs::read(redis.log()).unwrap().ends_with(b"\r\n"), "the log is not mended");
             assert!(place.stages().is_empty());
         }
     }
-    assert!(acknowledged >= ROUNDS * WRITES_MIN, "{acknowledged}");
+    assert!(acknowledged >= ROUNDS * WRITES_MIN, "only {acknowledged} writes were acknowledged");
 }
 
-/// With `everysec`, what the program has written is only in memory for up to a second. It must not
-/// be lost if the program is killed.
+/// With `appendfsync no`, data that the program has written may be only in memory for a while. The
+/// data must not be lost if the program is killed.
 #[test]
 fn what_was_only_written_outlives_the_program() {
     let Some(place) = Place::new() else { return };
@@ -142,7 +142,7 @@ fn what_was_only_written_outlives_the_program() {
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         let redis = Redis::start(&place, "no").unwrap();
         let after = redis.client().expect(&["DBSIZE"]).unwrap();
-        assert_eq!(after, Reply::Integer(before + 300), "{both}: {}", place.said());
+        assert_eq!(after, Reply::Integer(before + 300), "keeper killed: {both}: {}", place.said());
         redis.stop();
         assert_eq!(place.said().contains("mended: "), both, "{}", place.said());
     }
@@ -185,7 +185,7 @@ fn a_log_is_found_where_it_is_now() {
     assert!(place.status().contains("removed.log: needs mending"));
 }
 
-/// After a power cut there are zeros behind the log's end, and a note about the log, but no stage.
+/// After a power cut there are zeros after the log's end, and a note about the log, but no stage.
 #[test]
 fn a_power_cut_is_repaired_before_the_start() {
     let Some(place) = Place::new() else { return };
@@ -207,7 +207,11 @@ fn a_power_cut_is_repaired_before_the_start() {
     assert_eq!(value, Reply::Bulk(b"v".into()), "{}", place.said());
     assert!(place.said().contains("as a power cut leaves them"), "{}", place.said());
     redis.stop();
-    assert_eq!(fs::read_dir(place.notes()).unwrap().count(), 0, "nothing is noted any more");
+    assert_eq!(
+        fs::read_dir(place.notes()).unwrap().count(),
+        0,
+        "there is still a note about the log"
+    );
 }
 
 /// A child that the killed program has forked still has the log open, like the child that Redis
@@ -228,8 +232,9 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
     );
     let mut command = place.python(&format!("{KILL_KEEPER}{text}"));
     assert!(!command.status().unwrap().success());
-    // The lease of the killed program lives on in the child. The kernel takes the lease away after
-    // this many seconds; the test lowers them to save time.
+    // The child still holds the lease of the killed program. This file of the kernel has the number
+    // of seconds after which the kernel takes a lease away. The test lowers the number to save
+    // time.
     let limit = "/proc/sys/fs/lease-break-time";
     let before = fs::read_to_string(limit).unwrap();
     fs::write(limit, "5").unwrap();
@@ -240,8 +245,8 @@ fn a_child_that_is_left_keeps_nobody_from_mending() {
     assert_eq!(super::text(&output), "b'durable, staged'\n", "{}", place.said());
     assert!(place.said().contains("forked by the killed program"), "{}", place.said());
     assert!(place.stages().is_empty());
-    // The child's descriptor still works, and the child goes on writing where the killed program
-    // stopped.
+    // The child's descriptor still works, and the child goes on writing after the last byte of the
+    // killed program.
     wait_for("child's write", || fs::read(&log).unwrap() == b"durable, staged, the child");
 }
 
@@ -266,18 +271,18 @@ fn nobody_waits_for_a_log_whose_keeper_was_killed() {
         run.wait().unwrap();
         let begin = Instant::now();
         assert_eq!(fs::read(&log).unwrap(), b"durable, staged", "{ends}: {}", place.said());
-        // If nobody gave it back, the kernel would take it after 45 seconds.
-        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        // If no process gave the file back, the kernel would take the lease away after 45 seconds.
+        assert!(begin.elapsed() < PATIENCE, "reading took {:?}", begin.elapsed());
         if !ends {
             fs::write(place.path().join("idle.log.seen"), b"").unwrap();
-            wait_for("more", || fs::read(&log).unwrap() == b"durable, staged, and more");
+            wait_for("later write", || fs::read(&log).unwrap() == b"durable, staged, and more");
             fs::remove_file(place.path().join("idle.log.seen")).unwrap();
         }
     }
     assert!(place.said().contains("the keeper is gone"), "{}", place.said());
 }
 
-/// A keeper whose guard was killed goes on as before. SIGTERM, as a service manager sends it, does
+/// A keeper whose guard was killed goes on as before. SIGTERM, which service managers send, does
 /// not end the guard.
 #[test]
 fn a_killed_guard_changes_nothing() {
@@ -304,7 +309,7 @@ fn a_killed_guard_changes_nothing() {
     assert!(place.stages().is_empty());
 }
 
-/// A frozen file system: writes to it wait until this is dropped.
+/// A frozen file system: writes to the file system wait until the `Frozen` is dropped.
 struct Frozen<'a>(&'a Path);
 
 impl<'a> Frozen<'a> {
@@ -320,8 +325,8 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// When the next `run` starts, a write of the killed program is still under way. The write reaches
-/// the file only afterwards.
+/// When the next `run` starts, a write of the killed program is still under way. The next `run`
+/// must wait until the write has reached the file.
 #[test]
 fn a_write_that_is_under_way_is_waited_for() {
     let Some(place) = Place::new() else { return };
@@ -341,7 +346,7 @@ fn a_write_that_is_under_way_is_waited_for() {
     let guard = guard_of(keeper);
     let frozen = Frozen::new(place.path());
     run.stdin.take().unwrap().write_all(b"\n").unwrap();
-    // Either the program or its keeper does the write. If the keeper does it, the program waits for
+    // Either the program or its keeper does the write. If the keeper does, the program waits for
     // the keeper.
     let is_writing = |process: Pid| {
         let state = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
@@ -352,8 +357,8 @@ fn a_write_that_is_under_way_is_waited_for() {
         kill(process);
     }
     run.wait().unwrap();
-    // The usual folder for notes and the usual file for output are on the frozen file system, so
-    // this `run` gets others.
+    // The usual folder for notes is on the frozen file system. So this `run` gets another folder
+    // for notes, and another file for its output.
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let said_path = memory.path().join("said");
     let said = || fs::read_to_string(&said_path).unwrap();

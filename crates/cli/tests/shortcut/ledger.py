@@ -1,10 +1,10 @@
-"""Writes numbered records to a database, each in a durable transaction. Prints the number of each
-record once it is acknowledged.
+"""Writes numbered records to a database, each in a durable transaction. After each record is
+acknowledged, prints the number of records.
 
     python3 ledger.py sqlite|rocksdb FOLDER [check]
 
-With `check`, prints how many records there are instead, and fails if a record before the last is
-missing.
+With `check`, only prints how many records there are, and fails if a record before the last is
+missing or wrong.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ class Sqlite:
         self.file = sqlite3.connect(os.path.join(folder, "ledger.db"), isolation_level=None)
         self.file.execute("PRAGMA journal_mode=WAL")
         self.file.execute("PRAGMA synchronous=FULL")
-        # The log is to be overwritten again after every few records.
+        # A small limit, so that SQLite overwrites the log after every few records.
         self.file.execute("PRAGMA wal_autocheckpoint=40")
         self.file.execute("CREATE TABLE IF NOT EXISTS ledger(number INTEGER PRIMARY KEY, value BLOB)")
 
@@ -89,7 +89,7 @@ def check(database):
     count = 0
     for number, found in database.records():
         if number != count or found != value(number):
-            sys.exit(f"record {count} is missing or wrong; the next is {number}")
+            sys.exit(f"record {count} is missing or wrong; the record in its place has the number {number}")
         count += 1
     return count
 

@@ -1,5 +1,5 @@
-//! `slimio shortcut run` with real programs: redis-server, and scripts that act like programs with
-//! logs.
+//! `slimio shortcut run` with real programs, such as redis-server, and with scripts that write logs
+//! as such programs do.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod calls;
@@ -29,11 +29,11 @@ use tempfile::TempDir;
 /// process waits for a lease.
 static LEASES: Mutex<()> = Mutex::new(());
 
-/// Time limit for what normally takes only a moment.
+/// Time limit for waits that normally take only a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A file system whose logs go the short way, a folder for the stages, and a file for the output of
-/// programs.
+/// A file system whose logs can go the short way, a folder for the stages, and a file for the
+/// standard error of programs.
 struct Place {
     mounted: Mounted,
     stages: TempDir,
@@ -55,8 +55,8 @@ impl Place {
         self.mounted.path()
     }
 
-    /// `slimio shortcut run` with these further words, the last of which are a program with its
-    /// arguments. Standard error goes to a file.
+    /// `slimio shortcut run` with more words on its command line. The words end with a program and
+    /// its arguments. Standard error goes to a file.
     fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
         self.run_with(self.stages.path(), words)
     }
@@ -72,7 +72,8 @@ impl Place {
         command
     }
 
-    /// Like [`Place::run`], for a script that python3 runs. Its files `*.log` go the short way.
+    /// Like [`Place::run`], for a script that python3 runs. The script's files `*.log` go the short
+    /// way.
     fn python(&self, text: &str) -> Command {
         self.run(&[&"--match", &"*.log", &"--", &"python3", &self.script(text)])
     }
@@ -113,7 +114,8 @@ impl Place {
     }
 }
 
-/// A program under `run`. If the test ends first, the program and its keeper are killed.
+/// A program under `run`. If the test ends before the program, the program and its keeper are
+/// killed.
 struct Running(Child);
 
 impl Drop for Running {

@@ -10,7 +10,7 @@ use slimio_testing::server::find_program;
 use super::sql::{check, insert_until_killed, kill_all, run, wait_for_rows};
 use super::{Place, Running, child_of, pid, text, wait_for};
 
-/// A data folder.
+/// An installed MariaDB, and a folder with an empty database.
 struct MariaDb {
     folder: PathBuf,
     program: PathBuf,
@@ -90,8 +90,8 @@ fn what_was_committed_outlives_a_killed_server() {
     running.wait().unwrap();
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
-    // MariaDB only allocates the blocks of a new log. Only a log whose blocks were written before
-    // goes the short way, so the library filled this one with zeros when MariaDB opened it.
+    // MariaDB only allocates the blocks of a new log. A log goes the short way only if its blocks
+    // were written before. So the library filled this log with zeros when MariaDB opened the log.
     assert_eq!(said.matches("ib_logfile0: written the short way\n").count(), 1, "{said}");
     // The server starts without `run`, and has every row.
     let mut command = Command::new(&mariadb.program);
@@ -111,7 +111,7 @@ fn a_log_that_is_written_directly_is_filled_and_left_to_the_server() {
         let log = mariadb.folder.join("data/ib_logfile0");
         slimio_shortcut::Probe::of(&log).unwrap().space.unwrap().unwritten
     };
-    assert!(probed() > 0, "a new log is only allocated");
+    assert!(probed() > 0, "MariaDB has already written all blocks of its new log");
     let mut command = place.run(&[&"--", &mariadb.program]);
     let mut running =
         Running(command.args(mariadb.arguments()).stdout(Stdio::null()).spawn().unwrap());

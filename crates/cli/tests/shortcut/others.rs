@@ -107,7 +107,7 @@ fn append_by_threads(kills_keeper: bool) {
     let mut seen = 0;
     while !has_ended() && matches!(run.try_wait(), Ok(status) if kills_keeper || status.is_none()) {
         let now = fs::read(&log).unwrap_or_default();
-        assert!(now.len() >= seen && !now.contains(&0), "{} bytes, before {seen}", now.len());
+        assert!(now.len() >= seen && !now.contains(&0), "{} bytes seen after {seen}", now.len());
         seen = now.len();
         std::thread::sleep(Duration::from_millis(30));
     }
@@ -118,7 +118,7 @@ fn append_by_threads(kills_keeper: bool) {
         let record = std::str::from_utf8(record).unwrap();
         let mut parts = record.split(':');
         let [thread, number] = [(); 2].map(|()| parts.next().unwrap().parse::<usize>().unwrap());
-        assert_eq!(number, next[thread], "records of a thread are in order");
+        assert_eq!(number, next[thread], "the records of a thread are not in order");
         next[thread] += 1;
     }
     assert_eq!(next, [300; 8]);
@@ -154,8 +154,8 @@ fn text_of(command: &mut Command) -> String {
     text(&command.stdout(Stdio::piped()).output().unwrap())
 }
 
-/// A message to the keeper wakes it even if it comes while the keeper works. If nothing was
-/// appended, nothing else would wake the keeper.
+/// A message wakes the keeper even if the message comes while the keeper works. If nothing was
+/// appended, only the message can wake the keeper.
 #[test]
 fn nobody_waits_long_for_the_file() {
     let Some(place) = Place::new() else { return };
@@ -177,7 +177,7 @@ fn nobody_waits_long_for_the_file() {
     assert!(command.status().unwrap().success(), "{}", place.said());
 }
 
-/// After its keeper was killed, the program goes on by itself, and others see what it appends.
+/// A program whose keeper was killed goes on by itself. Other programs see its appended data.
 #[test]
 fn a_program_goes_on_without_its_keeper() {
     let Some(place) = Place::new() else { return };
@@ -199,7 +199,7 @@ fn a_program_goes_on_without_its_keeper() {
     append("one\n");
     assert!(place.status().contains(".log: goes the short way"));
     let program = child_of(pid(&run));
-    // The guard is killed first, because it would give the file back.
+    // The guard is killed first. Otherwise, the guard would give the file back.
     kill(guard_of(pid(&run)));
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9));
@@ -238,8 +238,8 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     assert!(run.wait().unwrap().success());
 }
 
-/// The keeper writes what the program never syncs after a while. That is so for what is appended at
-/// first, for what is appended once the keeper is at rest, and for what a forked child appends.
+/// If a program never syncs, the keeper writes the appended data after a while: the first data,
+/// data that is appended while the keeper rests, and data that a forked child appends.
 #[test]
 fn what_is_not_synced_is_written_at_last() {
     let Some(place) = Place::new() else { return };
@@ -259,8 +259,8 @@ fn what_is_not_synced_is_written_at_last() {
     let mut said = BufReader::new(run.stdout.take().unwrap());
     wait_for("taken log", || place.stages().len() == 1);
     // Opening the file would cause the write that the test waits for, so the test reads the stage
-    // instead. Three fields count: the log's length, how much of the log is written, and what the
-    // keeper was told, which is 0 while the keeper rests.
+    // instead. Three fields count: the log's length, the written length, and what the keeper was
+    // told to do, which is 0 while the keeper rests.
     let is_written = |length: u64| {
         let header = fs::read(&place.stages()[0]).unwrap();
         // A new stage's file is empty for a moment.
@@ -272,8 +272,8 @@ fn what_is_not_synced_is_written_at_last() {
     for line in ["first\n", "at rest\n", "by a child\n", "last\n"] {
         let by_child = line == "by a child\n";
         if by_child {
-            // The keeper is stopped until the child has ended, so it hears of what the child
-            // appended only after that.
+            // The keeper is stopped until the child has ended. So the keeper learns of the child's
+            // data only after the child's end.
             kill_process(pid(&run), Signal::STOP).unwrap();
         }
         std::io::Write::write_all(&mut to, line.as_bytes()).unwrap();
@@ -288,7 +288,7 @@ fn what_is_not_synced_is_written_at_last() {
     assert!(run.wait().unwrap().success());
 }
 
-/// If the memory has no room for a stage, the log goes through the kernel as usual.
+/// If tmpfs has no room for a stage, the log goes through the kernel as usual.
 #[test]
 fn without_memory_the_log_is_left_to_the_kernel() {
     let Some(place) = Place::new() else { return };
@@ -340,19 +340,19 @@ fn a_stopped_program_holds_up_no_other() {
     let stopped = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
     let other = place.path().join("other.log");
     let stopped_log = place.path().join("stopped.log");
-    // Zeros ahead also make a file longer, so only the status says that something was written.
+    // Zeros written ahead also make a file longer, so only the status shows that data was written.
     let is_written =
         |line: &&str| line.contains(".log: goes the short way; ") && !line.ends_with("; 0 bytes");
     wait_for("writes to both", || place.status().lines().filter(is_written).count() == 2);
     std::thread::sleep(Duration::from_millis(100));
     kill_process(stopped, Signal::STOP).unwrap();
-    // This reader has to wait, because the stopped program can't give its log back.
+    // The reader has to wait, because the stopped program can't give its log back.
     let waiting = std::thread::spawn(move || fs::read(stopped_log).unwrap());
     for _ in 0..3 {
         let begin = Instant::now();
         let seen = fs::read(&other).unwrap();
-        // The kernel would let it wait for 45 seconds.
-        assert!(begin.elapsed() < PATIENCE, "it took {:?}", begin.elapsed());
+        // If the log were not given back, the kernel would let the reader wait for 45 seconds.
+        assert!(begin.elapsed() < PATIENCE, "reading took {:?}", begin.elapsed());
         assert!(seen.ends_with(b"\n") && !seen.contains(&0), "{} bytes", seen.len());
         std::thread::sleep(Duration::from_millis(700));
     }
@@ -362,7 +362,7 @@ fn a_stopped_program_holds_up_no_other() {
     assert_eq!(
         (seen.is_empty(), other),
         (false, None),
-        "of {} bytes; {}",
+        "the log is empty or has another byte than x: {} bytes; {}",
         seen.len(),
         place.said()
     );
@@ -373,8 +373,8 @@ fn a_stopped_program_holds_up_no_other() {
     assert!(place.stages().is_empty());
 }
 
-/// A program that inherits a descriptor knows nothing of the stage. So the file must be given back
-/// before that program starts.
+/// A program that inherits a descriptor knows nothing of the stage. So the log must be given back
+/// to the kernel before that program starts.
 #[test]
 fn another_program_inherits_the_log() {
     let Some(place) = Place::new() else { return };
@@ -467,8 +467,8 @@ fn a_limited_program_meets_its_limits() {
     assert_eq!(fs::metadata(&log).unwrap().len(), 10_000);
 }
 
-/// The program can neither replace nor close the library's own descriptors: they seem not to be
-/// open.
+/// The program can neither replace nor close the library's own descriptors: to the program, they
+/// seem not to be open.
 #[test]
 fn the_librarys_descriptors_stay() {
     let Some(place) = Place::new() else { return };
@@ -494,7 +494,7 @@ fn the_librarys_descriptors_stay() {
     assert_eq!(fs::read(place.path().join("other")).unwrap(), b"untouched");
 }
 
-/// The keeper is killed while one thread waits for it in `open`, and another appends.
+/// The keeper is killed while one thread waits for it in `open`, and another thread appends.
 #[test]
 fn what_is_appended_while_the_keeper_dies_is_kept() {
     let Some(place) = Place::new() else { return };
