@@ -15,7 +15,7 @@ pub(crate) enum Drive {
     Serve(serve::Serve),
     /// Show how much a served drive has written, copied and erased, in all and for each handle
     Stats(stats::Stats),
-    /// Show the page of stats each second, until the drive is not served any more
+    /// Show the output of stats anew each second, until the drive is not served any more
     Top(stats::Top),
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Export {
     /// RDB file to write; an existing file is replaced when the new file is complete
     #[arg(long)]
     out: PathBuf,
-    /// Version of the RDB format: 10 is that of Redis 7.0
+    /// Version of the RDB format to write; Redis 7.0 uses version 10
     #[arg(long = "rdb-version", default_value_t = RdbVersion::DEFAULT.number())]
     version: u16,
     /// Leave strings as they are instead of compressing them

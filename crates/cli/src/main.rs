@@ -185,8 +185,12 @@ mod tests {
         assert_eq!(of("serve --help"), None);
         assert_eq!(of("/no/such/file --port 7").unwrap().len(), 3, "serve names the missing file");
         assert_eq!(of("redis.conf").unwrap().len(), 1);
-        assert_eq!(of("Cargo.toml").unwrap().len(), 1, "an existing file is read");
-        assert_eq!(of("-").unwrap().len(), 1, "standard input is read");
+        assert_eq!(
+            of("Cargo.toml").unwrap().len(),
+            1,
+            "an existing file counts as a configuration"
+        );
+        assert_eq!(of("-").unwrap().len(), 1, "standard input counts as a configuration");
         assert_eq!(of("inspekt"), None, "clap names the nearest command");
     }
 

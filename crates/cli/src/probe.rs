@@ -15,8 +15,8 @@ use crate::volume::explain;
 /// `slimio probe`
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
-    /// NVMe namespace (/dev/ng0n1 or /dev/nvme0n1), block device, or directory; nothing on it is
-    /// changed
+    /// NVMe namespace (/dev/ng0n1 or /dev/nvme0n1), block device, or directory; probing changes
+    /// nothing on it
     device: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ fn device(path: &Path) -> Result<(), String> {
     let sharing = slimio_volume::sharing(device.placements().len());
     notes.extend((!sharing.is_empty()).then(|| sharing.to_owned()));
     better(&notes);
-    say(&format!("would otherwise be used as: {}", below(path, &*device)));
+    say(&format!("fallback: {}", below(path, &*device)));
     Ok(())
 }
 

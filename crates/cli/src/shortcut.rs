@@ -196,14 +196,16 @@ fn probe(path: &Path) -> Result<(), String> {
     let probe = Probe::of(path).map_err(|error| format!("{}: {error}", path.display()))?;
     say(&format!("file system: {}", file_system(&probe.file_system)));
     if probe.can_be_taken() {
-        say(&format!("a durable write there is: {}", durable_write(probe.file_system.write_cache)));
+        say(&format!("a durable write is: {}", durable_write(probe.file_system.write_cache)));
     }
     if let Some(Alignment { offset, memory }) = probe.alignment {
         say(&format!("direct I/O: in units of {offset} bytes, from memory aligned to {memory}"));
     }
     say(&format!("size: {} bytes", probe.size));
     if let Some(Space { written, unwritten, holes }) = probe.space {
-        say(&format!("of these, written: {written}, only allocated: {unwritten}, holes: {holes}"));
+        say(&format!(
+            "of these bytes, written: {written}, only allocated: {unwritten}, holes: {holes}"
+        ));
         if written < probe.size && probe.can_be_taken() {
             say("first: the blocks that were not written yet have to be filled with zeros");
         }
@@ -229,7 +231,7 @@ fn repair(path: &Path) -> Result<(), String> {
     match slimio_shortcut::repair(path) {
         Ok(Repaired::Whole) => say("nothing to repair"),
         Ok(Repaired::Cut { before, now }) => {
-            say(&format!("cut from {before} to {now} bytes: what was behind were zeros"));
+            say(&format!("cut from {before} to {now} bytes: the bytes cut off were zeros"));
         }
         Err(error) => return Err(format!("{}: {error}; nothing was changed", path.display())),
     }

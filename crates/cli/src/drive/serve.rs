@@ -37,7 +37,7 @@ pub(crate) struct Serve {
     /// New file in which to record what hosts write and deallocate; slimio waf reads such files
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The drive: a size or a file, then options, as they follow emulated: in --volume (4G, or
+    /// Size or file of the drive, then its options, written as after emulated: in --volume (4G, or
     /// /data/drive,size=4G,ru=64M)
     spec: String,
 }

@@ -30,7 +30,7 @@ pub(super) struct Generate {
     /// Number of keys, as a multiple of the paper's; decides how full the drive is
     #[arg(long, default_value_t = 1.0)]
     keys: f64,
-    /// Length of the log at which it is rewritten, as a multiple of the paper's
+    /// Length at which the log is rewritten, as a multiple of the paper's
     #[arg(long, default_value_t = 1.0)]
     log: f64,
     /// File to write the trace to

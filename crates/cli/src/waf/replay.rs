@@ -16,7 +16,7 @@ const ROWS: u64 = 10;
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
 
-/// Default spare factor of a drive: the paper's.
+/// Default spare factor of a drive: that of the SlimIO paper.
 const SPARE: f64 = 0.25;
 
 /// Traces and the drives to replay them on.
@@ -26,8 +26,8 @@ pub(super) struct Traces {
     /// Traces of a device's writes and deallocations, as `cargo x trace` records them
     #[arg(value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// Number of reclaim unit handles of the drive; each of several numbers gives a row; 1 is a
-    /// drive without data placement
+    /// Number of reclaim unit handles of the drive; 1 is a drive without data placement. Several
+    /// numbers give several drives, each with a row in the table
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     handles: Vec<u16>,
     /// Where the collector copies pages: to units of the pages' own handle (persistent), or to
@@ -37,8 +37,8 @@ pub(super) struct Traces {
     /// Rule by which the collector picks the next reclaim unit
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
-    /// The collector works beside the host's writes while at most this share of the reclaim units
-    /// is free; 0 for a drive that collects only when it must
+    /// Largest share of free reclaim units at which the collector works beside the host's writes; 0
+    /// for a drive that collects only when it must
     #[arg(long, default_value_t = 0.25)]
     background: f64,
     /// Number of reclaim units that the drive exports: the more units, the smaller each unit

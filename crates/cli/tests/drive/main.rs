@@ -1,6 +1,6 @@
-//! Tests that kill `slimio drive serve` under load. After each restart, each block holds what the
-//! drive acknowledged last, or what a command wanted that was in flight at the kill. The counters
-//! go on from their last values.
+//! Tests that kill `slimio drive serve` under load. After each restart, each block holds the data
+//! that was acknowledged last, or the data of a command that was in flight at the kill. The drive's
+//! counters go on from their last values.
 
 mod traced;
 
@@ -101,9 +101,7 @@ impl Blocks {
             let waited = queue.queue().wait(&mut outcomes);
             for outcome in outcomes.drain(..) {
                 let outcome = outcome.checked().expect("the command succeeds");
-                let what = in_flight
-                    .remove(&outcome.token.0)
-                    .expect("the token is of a command in flight");
+                let what = in_flight.remove(&outcome.token.0).expect("the command was in flight");
                 if let Some((lba, version)) = what {
                     self.acknowledged.insert(lba, version);
                     self.acknowledged_writes += u64::from(version > 0);

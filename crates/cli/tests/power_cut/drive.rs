@@ -189,7 +189,7 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
     let is_told = |note: &String| may_be_cut && note.starts_with("the end of the SSD's mapping");
     if !notes[1..].iter().all(is_told) {
         return Err(format!(
-            "the drive has notes about more than a loss of unflushed data: {notes:?}"
+            "a note is unexpected, because only unflushed data may be lost: {notes:?}"
         ));
     }
     let written = drive.counters().host_pages();

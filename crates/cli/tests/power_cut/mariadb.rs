@@ -11,7 +11,8 @@ use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, 
 /// The path of the server's program.
 struct MariaDb(PathBuf);
 
-/// Without this option, MariaDB refuses to run as root.
+/// For a server, the user of its process: without this option, MariaDB refuses to run as root. For
+/// a client, the user in the database.
 const USER: &str = "--user=root";
 const LOG_SIZE: &str = "--innodb-log-file-size=8M";
 

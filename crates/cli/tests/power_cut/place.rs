@@ -43,7 +43,7 @@ impl Place {
         place
     }
 
-    /// The folder for the disk and for images of it.
+    /// The folder for the disk and for the disk's images.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -84,7 +84,7 @@ impl Program for Redis {
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
         // The zeros at the end of the log have to be cut off. `slimio shortcut run` does so for the
         // server that it starts, and `slimio shortcut repair` for the stock server. The recoveries
-        // use one and the other in turn.
+        // alternate between the two.
         let is_stock = self.recoveries.replace(self.recoveries.get() + 1).is_multiple_of(2);
         if place.is_short() && is_stock {
             let mut repair = command(place.slimio());
