@@ -75,7 +75,7 @@ fn name(summary: &SlotSummary) -> String {
     format!("the {kind} in {area}, {entry_count} entries, {age_s} s old, LSN {lsn}")
 }
 
-/// What a rollback loses: one line for each thing.
+/// Lists the data that a rollback loses: a line for each lost snapshot, and a line for the log.
 fn lost(found: &Inspection, back_to: &SlotSummary) -> Vec<String> {
     let held = found.slots.iter().map(|(held, _)| held);
     let mut lines: Vec<String> =

@@ -148,7 +148,7 @@ fn open_watched(spec: &str) -> Result<Option<(Storage, DriveWatch)>, String> {
     Ok(Some((storage, watch)))
 }
 
-/// What `inspect` says of a volume that was last written on another device.
+/// The tools' line about a volume that was last written on another device.
 const IS_A_COPY: &str = "a copy: a server starts on it only with --volume-identity accept";
 
 fn describe(copy: &SuperblockCopy) -> String {

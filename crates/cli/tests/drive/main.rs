@@ -14,7 +14,7 @@ use std::time::Duration;
 use slimio_initiator::{Host, IoQueue, Options, Outcome, Placed, Submission, Token};
 use slimio_lab::drive::{LBA_SIZE, Served};
 
-/// Hosts that write at the same time.
+/// Number of hosts that write at the same time.
 const HOSTS: u64 = 3;
 /// Number of blocks of each host. Hosts share no block.
 const LBAS: u64 = 2000;
@@ -27,7 +27,7 @@ const LIVES: u64 = 4;
 /// durable at once.
 const SELDOM: u64 = 16;
 
-/// What a host knows of its blocks. Version 0 stands for a block without data.
+/// The versions of a host's blocks. Version 0 stands for a block without data.
 #[derive(Debug, Default)]
 struct Blocks {
     acknowledged: HashMap<u64, u64>,

@@ -124,7 +124,7 @@ fn record(place: &Place) -> Recorded {
     Recorded { entries: disk.finish().unwrap(), asked, made }
 }
 
-/// What a drive may hold after a cut.
+/// The contents and the count that a drive may have after a cut.
 struct Allowed {
     /// The stamps that each block may have. Stamp 0 stands for a block without data.
     stamps: Vec<Vec<u64>>,

@@ -127,7 +127,7 @@ impl Place {
     }
 
     /// Checks how logs were written. If there is a profile, at least one log must have been written
-    /// the short way. If there is none, no log may have been written the short way.
+    /// the short way. Without a profile, no log may have been written the short way.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
         assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");

@@ -64,7 +64,7 @@ fn key(client: usize, number: u64) -> String {
     format!("key:{client}:{number}")
 }
 
-/// Values are of many lengths, so that records end anywhere in a block.
+/// Values have many lengths, so that records end anywhere in a block.
 fn value(number: u64) -> String {
     format!("{number}:{}", "v".repeat((number * 397 % 1500) as usize))
 }
