@@ -19,9 +19,9 @@ use crate::Ftl;
 /// The kernel's number for "input/output error".
 const EIO: i32 = 5;
 
-/// On a small drive, a checkpoint is made after this many changed pages. On other drives, it is
-/// made after as many changed pages as the drive exports. This limits how long a start replays
-/// entries.
+/// On a small drive, a checkpoint is made after this many changed pages. On a larger drive, a
+/// checkpoint is made after as many changed pages as the drive exports. This limits the time that a
+/// start needs to replay entries.
 const PAGES_MIN: u64 = 65_536;
 
 /// The journal of an open drive.
@@ -37,7 +37,7 @@ pub(super) struct Journal {
     /// Number of pages that were changed since the latest checkpoint.
     pages: u64,
     /// Closes when something can't be stored. From then on, the drive refuses every request that
-    /// would change it.
+    /// would change the drive.
     latch: Arc<Latch>,
     data: Arc<Data>,
     /// Memory for the next checkpoint.
@@ -55,7 +55,8 @@ impl Journal {
         made: &SavedConfig,
         ftl: &Ftl,
     ) -> Result<Self, OpenError> {
-        // Whenever this is cut off, the data has no id, or that of the file beside it.
+        // If the process is killed during these steps, the data file has either no id, or the id of
+        // the state file beside it.
         let (store, head) = file.create(made, ftl, || data.remove_id(made.is_sync))?;
         data.set_id(head.id);
         Ok(Self::of(store, head, data.clone()))
@@ -102,11 +103,12 @@ impl Journal {
         self.store.image.clone()
     }
 
-    /// Makes sure that there is room for `count` more entries, and that what is stored outlives the
-    /// process. Makes a checkpoint if it is time for one.
+    /// Makes sure that there is room for `count` more entries, and that everything stored so far
+    /// outlives the process. Makes a checkpoint if one is due.
     ///
     /// # Errors
-    /// If something could not be stored, now or earlier. Then nothing may change the drive.
+    /// If something could not be stored, now or earlier, or if there is too little room even after
+    /// a checkpoint. The caller must then leave the drive as it is.
     pub(super) fn make_ready(&mut self, ftl: &Ftl, count: u64) -> Result<(), DeviceError> {
         if let Some(failure) = self.failure() {
             return Err(failure.clone());
@@ -123,12 +125,12 @@ impl Journal {
         self.used() >= self.store.layout.entries / 2 || self.pages >= pages_max
     }
 
-    /// Whether there is no room for `count` more entries until a checkpoint is made.
+    /// Whether the journal lacks room for `count` more entries. A checkpoint makes room.
     pub(super) fn is_short(&self, count: u64) -> bool {
         self.used() + self.reserved + count > self.store.layout.entries
     }
 
-    /// Reserves room for an entry that comes later. The caller has called
+    /// Reserves room for an entry that comes later. The caller must have called
     /// [`make_ready`](Self::make_ready) before.
     pub(super) fn reserve(&mut self) {
         self.reserved += 1;
@@ -166,7 +168,7 @@ impl Journal {
     /// # Errors
     /// If the entry would not outlive the process.
     pub(super) fn append(&mut self, request: Request, time_ms: u64) -> Result<(), DeviceError> {
-        assert!(self.used() < self.store.layout.entries, "there is room for the entry");
+        assert!(self.used() < self.store.layout.entries, "the journal has room for the entry");
         self.store.put(&Entry { sequence: self.next, time_ms, request }, self.head.id);
         self.next += 1;
         self.pages += request.pages();
@@ -198,9 +200,9 @@ impl Journal {
         self.checkpoint(ftl)
     }
 
-    /// Makes a checkpoint of a mapping that is not the result of the journal's entries. Sequence
-    /// numbers are raised, so that no entry that was stored until now, whole or not, is ever taken
-    /// for an entry after this checkpoint.
+    /// Makes a checkpoint of a mapping that need not be the result of the journal's entries. First
+    /// raises the next sequence number, so that no older entry, whole or torn, is ever taken for an
+    /// entry after this checkpoint.
     ///
     /// # Errors
     /// As for [`checkpoint`](Self::checkpoint).
@@ -212,17 +214,18 @@ impl Journal {
     }
 
     /// Makes a checkpoint of the mapping as it is at the end of the journal. The drive is locked
-    /// meanwhile. On a drive of 2 GiB, this takes at most 3 ms (`--example locked`). With
-    /// `sync=yes`, it takes up to 20 ms, because everything that was written since the last sync
-    /// has to reach the disk.
+    /// meanwhile. On a drive of 2 GiB, a checkpoint takes at most 3 ms (measured by `--example
+    /// locked`). With `sync=yes`, a checkpoint takes up to 20 ms, because everything that was
+    /// written since the last sync has to reach the disk.
     ///
     /// # Errors
     /// If the checkpoint can't be stored. From then on, the drive refuses every request that would
     /// change it.
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
-        // If what follows the checkpoint is lost, each block with data counts as written. So before
-        // the checkpoint is complete, it must be durable that deallocated blocks have no old data.
+        // If the entries after the checkpoint are lost, each block that has data in the data file
+        // counts as written. So before the checkpoint is complete, the removal of old data from
+        // deallocated blocks must be durable.
         let (data, latch) = (&self.data, &self.latch);
         let sync = |state: &ImageFile| latch.sync(|| data.sync().and_then(|()| state.sync()));
         let made = self.store.checkpoint(head, ftl, &mut self.bytes, sync);

@@ -9,7 +9,7 @@ use super::{Deallocated, DriveOptions, Size};
 use crate::Geometry;
 use crate::config::{Config, Frontiers, Isolation, Thresholds, Timing, Victims};
 
-/// The most numbers that a configuration may have.
+/// The most numbers that [`SavedConfig::numbers`] may return.
 pub(super) const NUMBERS_MAX: usize = 40;
 
 /// A drive's configuration. Some of it may change from one start to the next.
@@ -50,7 +50,7 @@ impl SavedConfig {
         let both = self.facts().into_iter().zip(wanted.facts());
         let mut different = both.filter(|(was, is)| was != is);
         let ((name, was), (_, is)) = different.next()?;
-        Some(format!("the drive in it was made with {name}{was}, not {is}"))
+        Some(format!("the drive in this file was made with {name}{was}, not {is}"))
     }
 
     /// The properties of a drive that never change: the name and the value of each, in words.
@@ -68,13 +68,13 @@ impl SavedConfig {
             ("handles=", self.config.handles.to_string()),
             ("isolation=", isolation.to_owned()),
             ("groups=", self.config.groups.to_string()),
-            ("initial= handles by bits ", format!("{:b}", self.config.initial_handles)),
-            ("dies ", format!("{:?}", (geometry, self.config.frontiers))),
+            ("initial= with the bits of handles ", format!("{:b}", self.config.initial_handles)),
+            ("the dies and frontiers ", format!("{:?}", (geometry, self.config.frontiers))),
         ]
     }
 
-    /// The configuration as numbers. Newer versions have more numbers. In each number that was
-    /// added later, 0 stands for what drives had before.
+    /// The configuration as numbers. Newer versions of this program store more numbers. In each
+    /// number that was added later, 0 stands for the value that older drives have.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let Self { config, has_fdp, cache_lbas, deallocate_latency, mapped, .. } = self;
         let Config { geometry, lba_count, handles, thresholds, timing, .. } = config;

@@ -8,7 +8,7 @@ use super::EmulatedDrive;
 use super::core::Core;
 
 impl EmulatedDrive {
-    /// Maps a range, in bytes.
+    /// Maps a range of bytes into memory.
     pub(super) fn map_range(&self, offset: u64, size: usize) -> Result<MappedFile, OpenError> {
         let failed =
             |doing, error| OpenError::Device { doing, path: self.data.to_string().into(), error };
@@ -24,9 +24,10 @@ impl EmulatedDrive {
 }
 
 impl Core {
-    /// Is called when a host changes blocks that are not mapped into memory now. If the drive has
-    /// noted that they are mapped, the note is out of date, because whoever mapped them has given
-    /// up the whole range. The note is then removed, and the range belongs to the drive again.
+    /// Gives the blocks that were mapped into memory back to the drive, if `range` has one of them.
+    /// A host is about to change `range`, and the caller has checked that none of its blocks is
+    /// mapped now. So if the journal still notes a block of `range` as mapped, the whole mapped
+    /// range has been given up. This call then removes the note.
     pub(super) fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();
@@ -39,7 +40,8 @@ impl Core {
     /// Notes that these blocks, and no others, are mapped into memory.
     pub(super) fn set_mapped(&mut self, mapped: Range<u64>) -> Result<(), DeviceError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        // What was stored in memory was never written to the drive, so it must not show there.
+        // Data that was stored in mapped memory was never written to the drive, so the drive must
+        // not return that data.
         self.freeing.add(journal.mapped().clone());
         self.freeing.remove(&mapped);
         journal.set_mapped(self.drive.ftl(), mapped)

@@ -10,12 +10,13 @@
 //! collector copies a page. Blocks that hold nothing read as zeros or as a pattern, and take no
 //! room in the file.
 //!
-//! # What it promises
-//! It keeps the contract of [`Device`]. If the drive has a cache, a write that is not durable
-//! completes when the cache has room for it. Until a flush, a [power cut](EmulatedDrive::cut_power)
-//! may lose such a write. The cache hides the latency of writes, but every write still goes to the
-//! NAND. A deallocation takes effect when it is acknowledged. It then removes all data of its
-//! blocks, including data that was written between the request and the acknowledgement.
+//! # What the drive promises
+//! The drive keeps the contract of [`Device`]. If the drive has a cache, a write that is not
+//! durable completes when the cache has room for it. Until a flush, a
+//! [power cut](EmulatedDrive::cut_power) may lose such a write. The cache hides the latency of
+//! writes, but every write still goes to the NAND. A deallocation takes effect when it is
+//! acknowledged. The deallocation then removes all data of its blocks, including data that was
+//! written between the request and the acknowledgement.
 
 mod account;
 mod admin;
@@ -81,23 +82,24 @@ pub enum DataPlace {
     /// In a file without a name, which is deleted with the drive.
     Temporary,
     /// In the file at this path, which is created if it is missing. The drive's configuration,
-    /// mapping, counters and events are in a second file, the state file. Its name is that of the
-    /// data file with `.mapping` appended. However the process ends, the next process that opens
-    /// the drive finds the state that the last acknowledged operation left. Operations that were
-    /// still in flight may have taken effect, too. If the state file is missing or damaged, all
-    /// data in the data file counts as written by the first handle, in the order of the blocks.
+    /// mapping, counters and events are in a second file, the state file. The state file's name is
+    /// that of the data file with `.mapping` appended. However the process ends, the next process
+    /// that opens the drive finds the state that the last acknowledged operation left. Operations
+    /// that were still in flight may have taken effect, too. If the state file is missing or
+    /// damaged, all data in the data file counts as written by the first handle, in the order of
+    /// the blocks.
     File(PathBuf),
     /// Nowhere. A written block reads as a pattern made from its address.
     Dropped,
 }
 
-/// What a read of blocks that hold nothing returns.
+/// What a read returns for blocks that hold nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deallocated {
-    /// Zeros. The drive promises that (001b in NVMe's DLFEAT).
+    /// Zeros. The drive promises zeros to hosts (001b in NVMe's DLFEAT).
     Zeros,
-    /// Bytes of the value `0xDD`, which reveal a host that relies on zeros. The drive promises
-    /// nothing (000b in DLFEAT).
+    /// Bytes of the value `0xDD`, which reveal a host that relies on zeros. The drive promises no
+    /// value to hosts (000b in DLFEAT).
     Pattern,
 }
 
@@ -115,7 +117,7 @@ impl Deallocated {
 pub struct DriveOptions {
     /// The drive's configuration.
     pub config: Config,
-    /// Whether hosts see the drive's handles. If not, it is a conventional drive.
+    /// Whether hosts see the drive's handles. If not, the drive is a conventional one.
     pub has_fdp: bool,
     /// The clock that determines when operations complete.
     pub clock: Clock,
@@ -124,13 +126,14 @@ pub struct DriveOptions {
     /// The number of blocks that the volatile cache holds. With 0, the drive has no cache, and
     /// every write is stable.
     pub cache_lbas: u32,
-    /// Time from the request for a deallocation until it takes effect and is acknowledged.
+    /// Time from the request for a deallocation until the deallocation takes effect and is
+    /// acknowledged.
     pub deallocate_latency: Duration,
-    /// What a read of blocks that hold nothing returns.
+    /// What a read returns for blocks that hold nothing.
     pub deallocated: Deallocated,
     /// Whether flushes and durable writes are also made durable in the file system of the drive's
     /// file, so that the data survives a failure of the machine. Such a drive reports a volatile
-    /// cache, because hosts send no flushes to a drive without one.
+    /// cache, because hosts send no flushes to a drive without a cache.
     pub is_sync: bool,
     /// Whether the drive's power may be cut. If so, the drive keeps in memory the data that
     /// unstable writes have replaced.
@@ -190,7 +193,7 @@ struct Shared {
     /// How many deallocations have taken effect.
     deallocations: Arc<AtomicU64>,
     durability: Arc<Durability>,
-    /// When the drive was made, by the machine's clock.
+    /// When this process opened the drive, by the machine's clock.
     start: Instant,
 }
 
@@ -200,7 +203,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time since the drive was made, by the machine's clock.
+    /// The time since this process opened the drive, by the machine's clock.
     fn real_now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -257,8 +260,8 @@ impl EmulatedDrive {
         self.core.lock().cut_power(survives);
     }
 
-    /// Makes everything durable that was done before, as a flush does, if the drive has
-    /// [`DriveOptions::is_sync`].
+    /// Makes all earlier operations durable, as a flush does. Without [`DriveOptions::is_sync`],
+    /// this call does nothing.
     ///
     /// # Errors
     /// If something could not be made durable, now or earlier.
@@ -282,7 +285,7 @@ impl EmulatedDrive {
     /// # Panics
     /// If the drive has [`Clock::Virtual`].
     pub fn open_queue(&self) -> DriveQueue {
-        assert_eq!(self.options.clock, Clock::Real, "a queue's operations are due in real time");
+        assert_eq!(self.options.clock, Clock::Real, "a queue works only with the machine's clock");
         DriveQueue::new(self.core.clone(), self.data.clone(), self.options.in_flight_max)
     }
 
@@ -292,12 +295,12 @@ impl EmulatedDrive {
         DriveWatch(self.core.clone())
     }
 
-    /// What a read of blocks that hold nothing returns.
+    /// What a read returns for blocks that hold nothing.
     pub fn deallocated(&self) -> Deallocated {
         self.options.deallocated
     }
 
-    /// How long the drive has existed, by its own clock.
+    /// The time since this process opened the drive, by the drive's own clock.
     pub fn now(&self) -> Duration {
         self.core.lock().drive_now(&self.core)
     }

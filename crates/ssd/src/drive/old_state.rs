@@ -20,7 +20,7 @@ const HEAD_SIZE: usize = 256;
 /// The checksum covers the part of the head from this offset on.
 const CHECKED_FROM: usize = 16;
 
-/// The configuration in a head, if it is valid.
+/// The configuration in a head, if the head is valid.
 pub(super) fn decode_head(bytes: &[u8]) -> Option<SavedConfig> {
     let bytes = bytes.get(..HEAD_SIZE)?;
     let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]).to_le_bytes();

@@ -25,7 +25,7 @@ pub struct DriveQueue {
     geometry: Geometry,
     opened: Opened,
     begun: InFlight,
-    /// Whether the last [`poll`](Self::poll) has put off the sync to the next one.
+    /// Whether the last [`poll`](Self::poll) has put off the sync to the next poll.
     has_waited: bool,
     scratch: Scratch,
 }
@@ -43,8 +43,8 @@ impl DriveQueue {
         Self { core, data, geometry, opened, begun, has_waited: false, scratch }
     }
 
-    /// What the queue can do. The queue does not enforce `in_flight_max`, which is the limit of the
-    /// drive's paths.
+    /// The drive's geometry. The queue does not enforce `in_flight_max`, which is a limit only of
+    /// the drive's paths.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -54,7 +54,7 @@ impl DriveQueue {
     /// or write of a cached file. An impossible operation completes with an error.
     ///
     /// If the drive has `sync=yes`, a later [`poll`](Self::poll) makes flushes and durable writes
-    /// durable, all of them by one sync.
+    /// durable, with one sync for all of them.
     pub fn begin(&mut self, token: Token, op: Op, arrived: Instant) {
         self.begin_at(token, op, arrived.saturating_duration_since(self.core.start));
     }
@@ -66,8 +66,8 @@ impl DriveQueue {
         self.begun.push(token, begun);
     }
 
-    /// When the next operation completes, or when [`poll`](Self::poll) has to make one durable.
-    /// `None` if no operation is in flight.
+    /// When the next operation completes, or when [`poll`](Self::poll) has to make an operation
+    /// durable. `None` if no operation is in flight.
     pub fn next_due(&self) -> Option<Instant> {
         Some(self.core.start + self.next_due_at()?)
     }
@@ -77,10 +77,10 @@ impl DriveQueue {
         self.begun.next_due()
     }
 
-    /// Moves the operations that are due into `completions`, in the order of the times at which
-    /// they were due. Then, if flushes or durable writes need a sync, it may run one, which takes
-    /// as long as the disk takes. It runs the sync if no operation was due, or if the previous call
-    /// has put the sync off.
+    /// Moves the operations that are due into `completions`, in the order of their due times. If
+    /// flushes or durable writes need a sync, this call may then run the sync, which takes as long
+    /// as the disk takes. The sync runs if no operation was due, or if the previous call has put
+    /// the sync off.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) {
         if self.begun.count() == 0 {
             return;
@@ -139,7 +139,7 @@ impl InFlight {
 
     /// Runs a sync if flushes or durable writes wait for one. One sync serves all of them: a host
     /// may have hundreds of them in flight, and a sync takes no longer for many operations than for
-    /// one. Returns whether any of them waited.
+    /// one. Returns whether any operation waited.
     pub(super) fn settle(&mut self, shared: &Shared) -> bool {
         if self.unsynced.is_empty() {
             return false;

@@ -1,5 +1,5 @@
-//! A path whose operations complete by the machine's clock. A thread moves their bytes, and waits
-//! until they are due.
+//! A path whose operations complete by the machine's clock. A thread moves the operations' bytes,
+//! and waits until the operations are due.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► arrived ──► thread: begin, bytes, sleep ──► finished ──poll──►
@@ -25,8 +25,8 @@ use super::queue::DriveQueue;
 
 pub(super) struct RealTimePath {
     core: Shared,
-    /// A copy of the drive's geometry. The drive itself may be locked for long while the file
-    /// system frees space.
+    /// A copy of the drive's geometry, so that reading it needs no lock. The drive itself may be
+    /// locked for long while the file system frees space.
     geometry: Geometry,
     queued: Vec<(Token, Op)>,
     in_flight: usize,
@@ -91,8 +91,8 @@ impl RealTimePath {
         if !state.finished.is_empty() {
             self.in_flight -= state.finished.len();
             completions.append(&mut state.finished);
-            // This clears the descriptor. It does not block, because the descriptor was signalled
-            // when the completions were added.
+            // This read clears the descriptor. The read does not block, because the descriptor was
+            // signalled when the completions were added.
             let _ = rustix::io::read(&self.meeting.event, &mut [0; 8]);
         }
     }
@@ -225,7 +225,7 @@ impl Worker {
         }
         let mut state = self.meeting.lock();
         if state.finished.is_empty() {
-            // This can't fail: the descriptor's counter is 0 now, and its limit is 2^64 - 2.
+            // This write can't fail: the descriptor's counter is 0 now, and its limit is 2^64 - 2.
             let _ = rustix::io::write(&self.meeting.event, &1_u64.to_ne_bytes());
         }
         state.finished.append(&mut finished);

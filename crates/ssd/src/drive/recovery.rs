@@ -5,10 +5,10 @@
 //! ```
 //!
 //! If only the process was killed, there is no gap: all entries from the latest checkpoint to the
-//! end are there. If the kill came while the latest checkpoint was being made, all entries from the
-//! older checkpoint on are there. So a gap with something newer after it means that the file is
-//! damaged, or that the machine failed and lost what was not flushed. The drive then goes on from
-//! the last entry before the gap, and says so.
+//! end are there. If the process was killed while it made the latest checkpoint, all entries from
+//! the older checkpoint on are there. So a gap before a newer entry or checkpoint means that the
+//! file is damaged, or that the machine has failed and lost data that was not flushed. The drive
+//! then goes on from the last entry before the gap, and reports the loss in its notes.
 
 use slimio_device::{Lba, LbaRange};
 use slimio_planted::is_planted;
@@ -22,15 +22,15 @@ use crate::Ftl;
 pub(super) struct Recovered {
     pub(super) made: SavedConfig,
     pub(super) ftl: Ftl,
-    /// What the entries after the checkpoint say was deallocated.
+    /// The ranges that the entries after the checkpoint deallocate.
     pub(super) deallocated: Vec<LbaRange>,
-    /// Whether later entries are lost.
+    /// Whether entries that came after this state are lost.
     pub(super) is_cut: bool,
     pub(super) store: Store,
     pub(super) end: JournalEnd,
 }
 
-/// What is needed to continue a journal.
+/// The numbers that are needed to continue a journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalEnd {
     /// The number of the latest checkpoint.
@@ -58,7 +58,7 @@ impl Store {
             heads.iter().find_map(|head| Some((head, self.replay(head)?)))?;
         let last = self.last_from(head.id, next);
         // If the older checkpoint was used, the entries after it must reach as far as the latest
-        // one.
+        // checkpoint.
         let is_cut = next < latest.next
             || last.is_some()
             || next < head.next + self.layout.entries && !self.is_end(head.id, next);
@@ -104,8 +104,8 @@ impl Store {
         (0..self.layout.entries).filter_map(is_entry).max()
     }
 
-    /// Whether the place of this entry looks as if the entry was never stored. Then the place is
-    /// unused, or has an entry of the previous lap.
+    /// Whether the place of this entry looks as if the entry was never stored. That is so if the
+    /// place is unused, or has an older entry: entries are stored in a ring.
     fn is_end(&self, id: u64, sequence: u64) -> bool {
         let place = self.place(sequence);
         *place == [0; ENTRY_SIZE] || Entry::decode(place, id, Entry::sequence(place)).is_some()
@@ -122,7 +122,8 @@ mod tests {
     use super::*;
     use crate::{Clock, Config, DataPlace, DriveOptions, EmulatedDrive};
 
-    /// Deallocations that wait for their time have room, and make no checkpoint when it has come.
+    /// Each waiting deallocation has reserved room in the journal. So no checkpoint is made when
+    /// the deallocations take effect.
     #[test]
     fn a_journal_that_is_full_is_replayed_to_its_end() {
         const LAST: u64 = 77;
@@ -132,7 +133,7 @@ mod tests {
             let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
             let deallocate_latency = Duration::from_millis(1);
             let options = DriveOptions { data, deallocate_latency, ..options };
-            EmulatedDrive::open(options).expect("it can be made")
+            EmulatedDrive::open(options).expect("the drive can be made")
         };
         let drive = open("drive");
         let mut core = drive.core.lock();
@@ -153,7 +154,7 @@ mod tests {
         core.deallocate_until(2 * second);
         for name in ["drive", "drive.mapping"] {
             let copy = folder.path().join(name.replace("drive", "killed"));
-            std::fs::copy(folder.path().join(name), copy).expect("it can be copied");
+            std::fs::copy(folder.path().join(name), copy).expect("the file can be copied");
         }
         let again = open("killed");
         assert_eq!((again.notes().len(), again.with_ftl(Ftl::mapped_count)), (1, 0));

@@ -1,4 +1,5 @@
-//! What a drive knows when it is opened: what its state file has, or else what its data shows.
+//! The state that a drive has when it is opened. The state comes from the state file. If that file
+//! is of no use, the state is made from the data file.
 
 use std::sync::Arc;
 
@@ -35,8 +36,8 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
-    /// Opens the state file beside `data`, which may be new. `made` is the configuration that the
-    /// drive is opened with.
+    /// Opens the state file beside `data`. `is_new` says whether the data file is new. `made` is
+    /// the configuration that the drive is opened with.
     pub(super) fn open(data: &Arc<Data>, is_new: bool, made: SavedConfig) -> Result<Self, Refusal> {
         let Some(beside) = data.beside() else {
             let ftl = fresh(&made)?;
@@ -49,7 +50,8 @@ impl Remembered {
         match beside.read()? {
             Found::Whole(recovered) => Self::go_on(data, made, recovered),
             Found::Part(before, ftl) => {
-                // A file of an older format has no id, and so has data that belongs to it.
+                // A state file of an older format has no id, so a data file that belongs to it has
+                // none either.
                 if matches!(ftl, Ok(_) | Err(Lost::Mapping)) {
                     check_id(data, None)?;
                 }
@@ -86,7 +88,7 @@ impl Remembered {
         let mut ftl = ftl.with_config(made.config.clone());
         let given = give_back(data, &made, &ftl, deallocated);
         if is_cut {
-            // What can't be given back would count as data.
+            // Blocks whose space can't be given back would count as data.
             given?;
             take_over(data, &made, &mut ftl)?;
         }
@@ -99,9 +101,10 @@ impl Remembered {
     }
 }
 
-/// Gives back the space of blocks that were deallocated and hold nothing. The previous process may
-/// have been killed before it did that, or a failure of the machine may have undone it. If this
-/// fails, the space is given back before the next write maps such a block.
+/// Gives back to the file system the space of deallocated blocks that hold nothing. The previous
+/// process may have been killed before it gave this space back, or a failure of the machine may
+/// have undone that. If this call fails, the drive gives the space back before the next write maps
+/// such a block.
 fn give_back(
     data: &Data,
     made: &SavedConfig,
@@ -134,22 +137,23 @@ fn give_back(
     Ok(())
 }
 
-/// Checks that a state file with this id, or without an id, belongs to these bytes.
+/// Checks that the state file belongs to the data file. `id` is the id of the state file. It is
+/// `None` if the state file has no id.
 fn check_id(data: &Data, id: Option<u64>) -> Result<(), Refusal> {
     let own = data.id();
     if own.is_none() || own == id || is_planted("state-of-another-drive") {
         return Ok(());
     }
     Err(Refusal::Unsuitable(format!(
-        "the file beside it whose name ends in .mapping belongs to another drive, or the drive was \
-         opened under another name since: put its own back, or use that name. If both were copied \
-         over those of another drive, they belong together: say so with setfattr -x {ID_ATTRIBUTE} \
-         {data}"
+        "the state file beside this file (its name ends in .mapping) belongs to another drive, or \
+         the drive was last opened under another name: put back the drive's own state file, or use \
+         that name. If both files were copied over the files of another drive, the two belong \
+         together: confirm that with setfattr -x {ID_ATTRIBUTE} {data}"
     )))
 }
 
-/// The configuration of a drive that was made as `before` says, if that is known, and is now opened
-/// as `made` says.
+/// The configuration of a drive that is opened with the configuration `made`. `before` is the
+/// configuration that the drive had before, if that is known.
 fn over(before: Option<&SavedConfig>, made: SavedConfig) -> Result<SavedConfig, Refusal> {
     let Some(before) = before else { return Ok(made) };
     if let Some(why) = before.difference(&made) {

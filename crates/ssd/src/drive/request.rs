@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All integers are little-endian. The checksum is XXH3 with the drive's id as its seed, and covers
-//! the rest of the entry. The requests alone determine the mapping. So the requests since a
-//! checkpoint restore it exactly, counters and events included.
+//! the rest of the entry. The requests alone determine the mapping. So applying the requests since
+//! a checkpoint restores the drive's state exactly, including counters and events.
 
 use slimio_planted::is_planted;
 use twox_hash::XxHash3_64;
@@ -22,7 +22,7 @@ const SIX_BYTES: u64 = 1 << 48;
 /// A request that changes a drive's mapping, counters or events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// `placement` is the placement that the host named, even if it does not exist.
+    /// `placement` is the number that the host named. The drive may have no such placement.
     Write {
         lba: u32,
         count: u32,
@@ -35,7 +35,7 @@ pub(super) enum Request {
     FreshUnit {
         placement: u16,
     },
-    /// `kind` is the code of a kind of events.
+    /// `kind` is the code of an [`EventKind`].
     Enable {
         handle: u16,
         kind: u8,
@@ -165,12 +165,24 @@ mod tests {
             let entry = Entry { sequence: SIX_BYTES - 1, time_ms: 1_700_000_000_123, request };
             let bytes = entry.encode(9);
             assert_eq!(Entry::decode(&bytes, 9, SIX_BYTES - 1), Some(entry));
-            assert_eq!(Entry::decode(&bytes, 9, 5), None, "it is of another lap");
-            assert_eq!(Entry::decode(&bytes, 8, SIX_BYTES - 1), None, "it is of another drive");
+            assert_eq!(
+                Entry::decode(&bytes, 9, 5),
+                None,
+                "an entry with another number is refused"
+            );
+            assert_eq!(
+                Entry::decode(&bytes, 8, SIX_BYTES - 1),
+                None,
+                "an entry of another drive is refused"
+            );
             for at in 0..ENTRY_SIZE {
                 let mut torn = bytes;
                 torn[at] ^= 0x10;
-                assert_eq!(Entry::decode(&torn, 9, SIX_BYTES - 1), None, "byte {at}");
+                assert_eq!(
+                    Entry::decode(&torn, 9, SIX_BYTES - 1),
+                    None,
+                    "an entry with a changed byte {at} is refused"
+                );
             }
         }
         assert_eq!(Entry::decode(&[0; ENTRY_SIZE], 0, 0), None);

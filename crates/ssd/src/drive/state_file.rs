@@ -7,20 +7,20 @@
 //!
 //! A checkpoint has a head with the drive's configuration, and a body with the drive's whole state.
 //! A new checkpoint overwrites the older of the two, so at any moment one of them is whole. A head
-//! is written after its body. It names the first [entry](super::request) that is not part of the
-//! body. Entries are written in a ring. The ring is so long that no entry after the latest
+//! is written after its body. The head names the first [entry](super::request) that is not part of
+//! the body. Entries are written in a ring. The ring is so long that no entry after the latest
 //! checkpoint is overwritten.
 //!
-//! All integers are little-endian. The checksum (XXH3) of a head covers the rest of it, with the
-//! checksum of the body:
+//! All integers are little-endian. The checksum (XXH3) of a head covers the rest of the head,
+//! including the checksum of the body:
 //!
 //! ```text
 //! | magic | checksum | number | next entry | id | body's size | body's checksum | configuration |
 //! 0       8          16       24           32   40            48                64
 //! ```
 //!
-//! The file is mapped into memory, so what is stored in it outlives the process without a system
-//! call. A new file is made under another name, and gets its final name when it is whole.
+//! The file is mapped into memory, so everything stored in the file outlives the process without a
+//! system call. A new file is made under another name, and gets its final name when it is whole.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -53,12 +53,13 @@ const CHECKED_FROM: usize = 16;
 
 const NUMBERS_FROM: usize = 64;
 
-const _: () = assert!(NUMBERS_FROM + 8 * NUMBERS_MAX <= HEAD_SIZE, "a configuration fits");
+const _: () =
+    assert!(NUMBERS_FROM + 8 * NUMBERS_MAX <= HEAD_SIZE, "a head has room for a configuration");
 
 /// On a small drive, a checkpoint is made after this many entries at the latest.
 const ENTRIES_MIN: u64 = 4096;
 
-/// How long opening the file waits for the end of a killed process that still has the file.
+/// If a killed process still has the file open, the next process waits at most this long for it.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// The layout of a state file.
@@ -71,7 +72,7 @@ pub(super) struct Layout {
 
 impl Layout {
     /// A checkpoint is made when half of the journal is used. The length of the journal is
-    /// proportional to the size of the drive, because the size of a checkpoint is, too.
+    /// proportional to the size of the drive, as is the size of a checkpoint.
     pub(super) fn of(config: &Config) -> Self {
         let body_size = Ftl::encoded_size_max(config).next_multiple_of(LBA_SIZE);
         let half = (config.lba_count / 8).max(ENTRIES_MIN);
@@ -106,7 +107,7 @@ pub(super) struct Head {
     /// The number of the checkpoint. Each checkpoint of the file has a higher number than the one
     /// before it.
     pub(super) number: u64,
-    /// The first entry that is not in the body.
+    /// The sequence number of the first entry that is not in the body.
     pub(super) next: u64,
     /// The id of the file. It is also the seed of the entries' checksums.
     pub(super) id: u64,
@@ -128,7 +129,11 @@ impl Head {
         }
         let checksum = XxHash3_64::oneshot(&bytes[CHECKED_FROM..]);
         bytes[8..CHECKED_FROM].copy_from_slice(&checksum.to_le_bytes());
-        assert_eq!(Self::decode(&bytes).as_ref(), Some(self), "what is written can be read");
+        assert_eq!(
+            Self::decode(&bytes).as_ref(),
+            Some(self),
+            "a head that was encoded can be decoded"
+        );
         bytes
     }
 
@@ -180,18 +185,19 @@ impl Display for Lost {
         match self {
             Self::All => write!(
                 f,
-                "the SSD's mapping is lost: the file beside it whose name ends in .mapping is \
-                 missing or damaged: {BEGIN}"
+                "the SSD's mapping is lost, because the state file beside the data file (its name ends in \
+                 .mapping) is missing or damaged: {BEGIN}"
             ),
             Self::Mapping => write!(
                 f,
-                "the SSD's mapping is lost: the process that had it last was killed, or could not \
-                 write it: {BEGIN}"
+                "the SSD's mapping is lost, because the last process that had the drive open was killed, \
+                 or could not write the mapping: {BEGIN}"
             ),
             Self::Tail => f.write_str(
-                "the end of the SSD's mapping is lost: the file beside it whose name ends in \
-                 .mapping is damaged, or the machine has failed: data that only the lost part knew \
-                 counts as written by the first handle, and the counters are of before",
+                "the end of the SSD's mapping is lost, because the state file beside the data file (its \
+                 name ends in .mapping) is damaged, or because the machine has failed: data that only \
+                 the lost part mapped counts as written by the first handle, and the counters lack \
+                 the lost part",
             ),
         }
     }
@@ -205,15 +211,15 @@ pub(super) enum Found {
     Part(Option<SavedConfig>, Result<Ftl, Lost>),
 }
 
-/// The name of the file beside a drive's data file.
+/// The path of the state file beside a drive's data file.
 #[derive(Clone, Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
 }
 
 impl StateFile {
-    /// The state file beside the data file at `path`, which must exist. Links are resolved, so all
-    /// links to a data file have the same state file.
+    /// The state file beside the data file at `path`. The data file must exist. Links are resolved,
+    /// so all links to a data file have the same state file.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut name = path.canonicalize()?.into_os_string();
         name.push(".mapping");
@@ -232,7 +238,7 @@ impl StateFile {
         latest.map(|head| head.made).or_else(|| old_state::decode_head(&heads))
     }
 
-    /// Reads what the drive's last process left.
+    /// Reads the state that the drive's last process left.
     ///
     /// # Errors
     /// If the file has a version that this program does not know, or can't be read.
@@ -256,7 +262,8 @@ impl StateFile {
         let Some(latest) = heads.first() else {
             if let Some(version) = unknown_version(start) {
                 let why = format!(
-                    "it was written by another version of this program, with format {}: use that one",
+                    "the file was written by another version of this program, with format {}: use that \
+                     version",
                     char::from(version)
                 );
                 return Err(OpenError::Unsuitable { path: self.path.clone(), why });
@@ -274,11 +281,11 @@ impl StateFile {
     }
 
     /// Makes a new file, with a first checkpoint and an id that no other file has. As the last
-    /// step, the new file replaces an older one, which was of no use or of an older format.
-    /// `release` is called just before that.
+    /// step, the new file replaces an older state file, which is of no use or of an older format.
+    /// `release` is called just before this step.
     ///
     /// # Errors
-    /// If there is no room for the file, or if `release` fails. An older file then stays as it was.
+    /// If the file can't be made, or if `release` fails. An older file then stays as it was.
     pub(super) fn create(
         &self,
         made: &SavedConfig,
@@ -288,7 +295,7 @@ impl StateFile {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");
         let new = PathBuf::from(new);
-        // A process that was killed at this point may have left such a file.
+        // An earlier process that was killed in this function may have left such a file.
         drop(std::fs::remove_file(&new));
         let made_file = Store::create(&new, Layout::of(&made.config)).and_then(|mut store| {
             let id = XxHash3_64::oneshot(&unique());
@@ -351,8 +358,8 @@ impl fmt::Debug for Store {
 
 impl Store {
     fn open(path: &Path, layout: Layout) -> Result<Self, OpenError> {
-        // This process has locked the drive's data file by now. So if another process has the state
-        // file, that process was killed, and has given back only one of the two files so far.
+        // This process has locked the drive's data file by now. So if another process still has the
+        // state file locked, that process was killed, and has given back only the data file so far.
         let begin = Instant::now();
         let image = loop {
             match ImageFile::open(path) {
@@ -429,13 +436,15 @@ impl Store {
 
     /// The place of an entry in the journal.
     pub(super) fn place(&self, sequence: u64) -> &[u8; ENTRY_SIZE] {
-        self.memory[self.layout.entry(sequence)].first_chunk().expect("it is as long as an entry")
+        self.memory[self.layout.entry(sequence)]
+            .first_chunk()
+            .expect("the place of an entry is as long as an entry")
     }
 }
 
-/// Keeps the order of stores: those before this call happen before those after it. The process may
-/// be killed at any moment, and what it has stored until then stays, in the order of the machine
-/// code. So it suffices that the compiler does not change the order.
+/// Keeps stores in order: all stores before this call happen before all stores after it. If the
+/// process is killed, the stores that it has made until then stay, in the order of the machine
+/// code. So it is enough that the compiler does not change the order.
 fn in_this_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
@@ -449,24 +458,24 @@ mod tests {
     use super::*;
     use crate::{Clock, DataPlace, DriveOptions};
 
-    /// A failure of the machine may lose anything that was stored since the sync before.
+    /// A failure of the machine may lose anything that was stored since the last sync.
     #[test]
     fn a_head_is_stored_when_its_body_is_durable_and_is_durable_then() {
         let folder = tempfile::tempdir().expect("a directory for the test");
         let data = folder.path().join("drive");
-        std::fs::write(&data, b"").expect("it can be made");
+        std::fs::write(&data, b"").expect("the data file can be made");
         let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
         let place = DataPlace::File(data.clone());
         let made = SavedConfig::of(&DriveOptions { data: place, is_sync: true, ..options });
         let ftl = Ftl::new(made.config.clone()).expect("such a drive works");
-        let file = StateFile::of(&data).expect("it is there");
+        let file = StateFile::of(&data).expect("the data file exists");
         let (mut store, head) = file.create(&made, &ftl, || Ok(())).expect("there is room");
         let mut body = Vec::new();
         ftl.encode(&mut body);
         let (layout, seen) = (store.layout, RefCell::new(Vec::new()));
         let sync = |image: &ImageFile| {
             let mut bytes = vec![0; layout.size()];
-            image.read(Lba(0), &mut bytes).expect("it can be read");
+            image.read(Lba(0), &mut bytes).expect("the state file can be read");
             let heads = Head::all(&bytes[..2 * HEAD_SIZE]);
             let numbers = heads.iter().map(|head| head.number);
             let is_whole = bytes[layout.body(2)].starts_with(&body);
@@ -474,7 +483,7 @@ mod tests {
             Ok(())
         };
         let head = Head { number: 2, ..head };
-        store.checkpoint(head, &ftl, &mut Vec::new(), sync).expect("it can be stored");
+        store.checkpoint(head, &ftl, &mut Vec::new(), sync).expect("the checkpoint can be stored");
         assert_eq!(seen.into_inner(), [(vec![1], true), (vec![2, 1], true)]);
     }
 }

@@ -8,7 +8,8 @@ use slimio_device::{DeviceError, LBA_SIZE};
 
 use super::data::Data;
 
-/// What a block held: its bytes, and the handle that wrote them. `None` if it held nothing.
+/// The earlier contents of a block: its bytes, and the handle that wrote them. `None` if the block
+/// held nothing.
 pub(super) type Held = Option<(Box<[u8]>, u16)>;
 
 /// Writes and deallocations that are not stable, and what they have replaced.
@@ -16,7 +17,7 @@ pub(super) type Held = Option<(Box<[u8]>, u16)>;
 pub(super) struct Undo {
     next_id: u64,
     /// For each block, its writes and deallocations that are not stable, oldest first. Each comes
-    /// with what the block held before.
+    /// with the earlier contents of the block.
     layers: BTreeMap<u64, Vec<(u64, Held)>>,
     /// Writes and deallocations that are not stable: their blocks, and whether they have completed.
     writes: HashMap<u64, (Range<u64>, bool)>,
@@ -76,8 +77,8 @@ impl Undo {
         self.writes.iter().filter(|(_, (_, is_over))| *is_over).map(|(id, _)| *id).collect()
     }
 
-    /// Makes writes and deallocations stable, so that the data that they replaced does not come
-    /// back.
+    /// Makes writes and deallocations stable, so that a power cut does not bring back the data that
+    /// they replaced.
     pub(super) fn make_stable(&mut self, ids: &[u64]) {
         for id in ids {
             let Some((range, _)) = self.writes.remove(id) else { continue };
@@ -111,8 +112,10 @@ mod tests {
     #[test]
     fn a_write_that_was_refused_is_not_undone() {
         let mut undo = Undo::default();
-        let first = undo.begin(&Data::Dropped, 0..2, |_| Some(1)).expect("it can be read");
-        let refused = undo.begin(&Data::Dropped, 1..3, |_| Some(2)).expect("it can be read");
+        let first =
+            undo.begin(&Data::Dropped, 0..2, |_| Some(1)).expect("the replaced data can be read");
+        let refused =
+            undo.begin(&Data::Dropped, 1..3, |_| Some(2)).expect("the replaced data can be read");
         undo.forget(refused);
         undo.end(first, false);
         let handles = |held: Vec<(u64, Held)>| -> Vec<(u64, u16)> {

@@ -41,14 +41,14 @@ impl DriveWatch {
         self.with_ftl(|ftl| ftl.host_events().copied().collect())
     }
 
-    /// The log of what the controller did without being asked, oldest first, at most
-    /// [`EVENTS_MAX`](crate::EVENTS_MAX) events.
+    /// The log of the events that the controller caused without being asked, oldest first, at most
+    /// [`EVENTS_MAX`](crate::EVENTS_MAX) of them.
     pub fn controller_events(&self) -> Vec<FdpEventRecord> {
         self.with_ftl(|ftl| ftl.controller_events().copied().collect())
     }
 
-    /// For each kind of event that the drive knows, its code and whether a handle records it (FDP
-    /// Events, feature 1Eh). Empty if there is no such handle.
+    /// For each kind of event that the drive knows, its code and whether `handle` records events of
+    /// this kind (FDP Events, feature 1Eh). Empty if there is no such handle.
     pub fn enabled_events(&self, handle: u16) -> Vec<(u8, bool)> {
         self.with_ftl(|ftl| ftl.enabled_events(handle).unwrap_or_default())
     }

@@ -31,9 +31,13 @@ impl Ftl {
             valid[(page / self.unit_pages) as usize] += 1;
             mapped += 1;
         }
-        assert_eq!(mapped, self.mapped_count, "as many blocks are mapped as are counted");
+        assert_eq!(mapped, self.mapped_count, "the counted blocks are exactly the mapped blocks");
         for (unit, valid) in (0..).zip(valid) {
-            assert_eq!(valid, self.units.valid(unit), "unit {unit} counts the blocks mapped to it");
+            assert_eq!(
+                valid,
+                self.units.valid(unit),
+                "unit {unit} counts the blocks that are mapped to it"
+            );
         }
     }
 
@@ -47,9 +51,17 @@ impl Ftl {
             let frontiers = self.frontiers.iter().filter(|frontier| frontier.is_at(unit)).count();
             let state = self.units.report(unit, 0).state;
             let is_open = state == UnitState::Open;
-            assert_eq!(frontiers, usize::from(is_open), "an open unit has one frontier");
+            assert_eq!(
+                frontiers,
+                usize::from(is_open),
+                "an open unit has one frontier, and other units have none"
+            );
             let is_listed = is_free[unit as usize];
-            assert_eq!(state == UnitState::Free, is_listed, "unit {unit} is listed if it is free");
+            assert_eq!(
+                state == UnitState::Free,
+                is_listed,
+                "unit {unit} is in the list of free units only if it is free"
+            );
             assert!(!is_listed || self.units.valid(unit) == 0, "a free unit holds nothing");
         }
         for group in 0..self.config.groups {
@@ -73,11 +85,11 @@ impl Ftl {
         let closed = of_group.filter(|unit| self.units.is_closed(*unit));
         assert!(
             known.iter().map(|(unit, _)| *unit).eq(closed),
-            "the filled units, and no others, can be chosen"
+            "the index of victims has all filled units, and no others"
         );
         for (unit, valid) in known {
             let is_right = valid.is_none_or(|valid| valid == self.units.valid(unit));
-            assert!(is_right, "unit {unit} is chosen by the count of its valid pages");
+            assert!(is_right, "the index of victims has the valid count of unit {unit}");
         }
     }
 }

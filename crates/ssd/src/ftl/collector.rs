@@ -1,9 +1,9 @@
 //! The collector, and how handles get fresh units.
 //!
 //! Each reclaim group is collected separately: copies stay in the group of their victim. The
-//! invariant of the [parent module](super) holds for each group, with one exception. All pages of a
-//! group's filled units may be valid. Then collecting that group gains nothing, and the handle goes
-//! on in another group.
+//! invariant of the [parent module](super) holds for each group, with one exception. If all pages
+//! of a group's filled units are valid, collecting that group gains nothing. A handle that needs a
+//! unit then goes on in another group.
 
 use super::counters::Cause;
 use super::events::{EventKind, FdpEventRecord};
@@ -13,8 +13,8 @@ use crate::{Frontiers, Isolation};
 
 impl Ftl {
     /// Gives a fresh unit to a handle whose frontier in a group is full. If too few units are free,
-    /// collects first, until enough are free. If the group has no room left, the handle goes on in
-    /// another group.
+    /// collects first, until enough units are free. If the group has no room left, the handle goes
+    /// on in another group.
     pub(super) fn turn_handle(&mut self, group: u16, handle: u16, observer: &mut impl Observer) {
         let frontier = self.frontier_of(group, handle);
         let units_min = self.config.foreground_units_of_group();
@@ -90,7 +90,7 @@ impl Ftl {
             self.note_reallocated(group, owner, copied, first_lba.unwrap_or_default());
         }
         let left = self.units.remove_valid(victim, copied);
-        assert_eq!(left, 0, "all that was valid was copied");
+        assert_eq!(left, 0, "the collector has copied all valid pages of the victim");
         self.units.erase(victim);
         self.counters.erased(owner);
         observer.erase(victim);
@@ -110,8 +110,8 @@ impl Ftl {
         }
     }
 
-    /// Where the collector copies data from a unit of `owner`: the number of the frontier in its
-    /// group, and the owner of the units that this frontier fills.
+    /// The frontier to which the collector copies the data of `owner`'s units. Returns the number
+    /// of the frontier in its group, and the owner of the units that the frontier fills.
     fn frontier_of_copies(&self, owner: Owner) -> (u16, Owner) {
         let handles = self.config.handles;
         if self.config.frontiers == Frontiers::Shared {

@@ -54,12 +54,12 @@ impl Counters {
         self.host_pages
     }
 
-    /// Number of bytes that hosts wrote. NVMe calls it HBMW.
+    /// Number of bytes that hosts wrote. NVMe calls this number HBMW.
     pub fn host_bytes(&self) -> u64 {
         self.host_pages * LBA_SIZE as u64
     }
 
-    /// Number of bytes that were written to the media. NVMe calls it MBMW.
+    /// Number of bytes that were written to the media. NVMe calls this number MBMW.
     pub fn media_bytes(&self) -> u64 {
         let pages: u64 = self.owners.iter().map(HandleCounters::media_pages).sum();
         pages * LBA_SIZE as u64
@@ -72,7 +72,7 @@ impl Counters {
         pages * LBA_SIZE as u64
     }
 
-    /// Number of bytes that were erased. NVMe calls it MBE.
+    /// Number of bytes that were erased. NVMe calls this number MBE.
     pub fn erased_bytes(&self) -> u64 {
         let units: u64 = self.owners.iter().map(|owner| owner.erased_units).sum();
         units * self.unit_size

@@ -1,5 +1,5 @@
-//! The events that an FDP drive reports, in two logs: one for what hosts caused, and one for what
-//! the controller did.
+//! The events that an FDP drive reports, in two logs: one for events that hosts caused, and one for
+//! events that the controller caused.
 //!
 //! Source: NVMe base specification 2.1, "FDP Events" (log page 23h) and "FDP Events" (feature 1Eh).
 
@@ -125,8 +125,8 @@ impl FdpEventRecord {
     }
 }
 
-/// Size of an encoded event: its kind (1 byte), which of the optional fields it has (1), placement
-/// (2), namespace (4), time (8), group (2), handle (2), and the specific bytes (16).
+/// Size of an encoded event in bytes: kind (1), bits that say which optional fields it has (1),
+/// placement (2), namespace (4), time (8), group (2), handle (2), and specific bytes (16).
 const RECORD_SIZE: usize = 36;
 
 /// The bits of an encoded event that say which optional fields it has. NVMe uses the same bits.
@@ -215,8 +215,8 @@ impl Events {
         usize::from(handles) + 2 * (4 + EVENTS_MAX * RECORD_SIZE)
     }
 
-    /// Appends which kinds each handle records, and then both logs. Each log begins with its
-    /// length.
+    /// Appends the kinds that each handle records, and then both logs, to `bytes`. Each log begins
+    /// with its length.
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend(&self.enabled);
         for log in [&self.host, &self.controller] {

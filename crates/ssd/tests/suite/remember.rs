@@ -196,7 +196,8 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     let mut other = whole.clone();
     (other[7], other[4096 + 7]) = (b'9', b'9');
     let Err(refused) = open_with(&other).map(drop) else { panic!("it is of another version") };
-    let sentence = "it was written by another version of this program, with format 9: use that one";
+    let sentence =
+        "the file was written by another version of this program, with format 9: use that version";
     assert!(refused.to_string().contains(sentence), "{refused}");
     assert!(std::fs::read(&state).expect("it is there") == other, "nothing was changed");
 }
@@ -373,7 +374,7 @@ fn a_drive_of_the_older_format_is_taken_over() {
     do_all(&mut *path, [write(1, 1, 1, true)]);
     drop((closed, path));
     let killed = open("killed");
-    assert!(killed.notes()[1].contains("the process that had it last was killed"));
+    assert!(killed.notes()[1].contains("the last process that had the drive open was killed"));
     assert_eq!(killed.with_ftl(Ftl::mapped_count), 1);
 }
 
