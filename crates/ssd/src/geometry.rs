@@ -23,7 +23,8 @@ pub struct Geometry {
     /// Number of NAND pages in each erase block.
     pub pages_per_block: u32,
     /// The number of dies that one reclaim unit spans. The number of all dies must be a multiple of
-    /// it. A unit has one block of each die that it spans. `None` means that a unit spans all dies.
+    /// this number. A unit has one block of each die that it spans. `None` means that a unit spans
+    /// all dies.
     pub dies_per_unit: Option<NonZeroU32>,
 }
 

@@ -10,13 +10,13 @@
 //! ```
 //! use slimio_ssd::{Config, Ftl};
 //!
-//! // 8 channels of 2 dies with blocks of 64 pages; a quarter of it is not exported.
+//! // 8 channels of 2 dies with blocks of 64 pages; a quarter of the NAND is not exported.
 //! let config = Config::scaled(64 << 20);
 //! let mut drive = Ftl::new(config.clone())?;
 //! for lba in 0..config.lba_count {
-//!     drive.write(lba, 0).expect("it is within the drive");
+//!     drive.write(lba, 0).expect("the block is within the drive");
 //! }
-//! drive.deallocate(0, 1024).expect("it is within the drive");
+//! drive.deallocate(0, 1024).expect("the blocks are within the drive");
 //! assert_eq!(drive.counters().host_bytes(), config.lba_count * 4096);
 //! assert_eq!(drive.mapped_count(), config.lba_count - 1024);
 //! # Ok::<(), slimio_ssd::ConfigError>(())

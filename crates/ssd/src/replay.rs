@@ -78,10 +78,10 @@ pub struct Outcome {
     pub counters: Counters,
     /// How many bytes were erased, without those of the precondition.
     pub erased_bytes: u64,
-    /// How many events come before the place where the trace is cut off, because its recording was
-    /// not finished. `None` if the trace is complete.
+    /// If the trace is cut off because its recording was not finished, the number of events before
+    /// the cut. `None` if the trace is complete.
     pub cut_after: Option<u64>,
-    /// Whether the streams stayed apart. What a precondition wrote counts as stream 0.
+    /// Whether the streams stayed apart. Blocks that the precondition wrote count as stream 0.
     pub separation: Separation,
 }
 
@@ -126,7 +126,8 @@ impl fmt::Display for ReplayError {
             Self::Config(error) => error.fmt(f),
             Self::TooSmall { device_bytes, exported_bytes } => write!(
                 f,
-                "it is of a device of {device_bytes} bytes, and the drive has {exported_bytes}"
+                "the trace is of a device of {device_bytes} bytes, but the drive has only \
+                 {exported_bytes}"
             ),
             Self::Refused(error) => error.fmt(f),
         }
@@ -152,8 +153,8 @@ impl Replay {
     /// which of the two it was.
     ///
     /// # Errors
-    /// If the trace can't be read or has no event, if the drive can't be made, or if the drive does
-    /// not suit the trace.
+    /// If the trace can't be read or has no event, if the drive can't be made, or if the drive is
+    /// too small for the trace or refuses a request.
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;

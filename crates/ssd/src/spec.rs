@@ -16,7 +16,7 @@ use crate::config::{HANDLES_MAX, SPARE_PERCENT_DEFAULT};
 use crate::drive::{SavedConfig, size_of_drive_in};
 use crate::{Clock, Config, DataPlace, Deallocated, DriveOptions, Isolation, Timing, Victims};
 
-/// What the name of an emulated drive begins with.
+/// The beginning of the name of every emulated drive.
 pub const PREFIX: &str = "emulated:";
 
 /// The longest time after which a deallocation may take effect.
@@ -56,7 +56,7 @@ impl DriveOptions {
         } else if let Ok(size) = parse_size(first) {
             given.size = Some(size);
         } else if first.is_empty() {
-            return Err(SpecError(format!("a drive needs a size or a file: {PREFIX}4G")));
+            return Err(SpecError(format!("a drive needs a size or a file, as in {PREFIX}4G")));
         } else {
             data = DataPlace::File(PathBuf::from(first));
         }
@@ -202,7 +202,9 @@ impl Given {
                 let latency = Duration::from_millis(parse_number(millis)?);
                 if latency > DEALLOCATE_MAX {
                     let most = DEALLOCATE_MAX.as_millis();
-                    return Err(SpecError(format!("deallocate={millis} is more than {most}")));
+                    return Err(SpecError(format!(
+                        "deallocate={millis} is more than {most} milliseconds"
+                    )));
                 }
                 self.deallocate_latency = Some(latency);
             }
@@ -219,7 +221,7 @@ impl Given {
 fn unit_size(text: &str) -> Result<u64, SpecError> {
     let size = parse_size(text)?;
     let is_whole = size > 0 && size.is_multiple_of(LBA_SIZE as u64);
-    let why = || SpecError(format!("a reclaim unit is whole blocks of {LBA_SIZE}, not {text}"));
+    let why = || SpecError(format!("ru= must be whole blocks of {LBA_SIZE} bytes, not {text}"));
     is_whole.then_some(size).ok_or_else(why)
 }
 
@@ -244,7 +246,7 @@ fn parse_handles(text: &str) -> Result<u128, SpecError> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (parse_number(first)?, parse_number(last)?);
     if first > last || last >= u64::from(HANDLES_MAX) {
-        return Err(SpecError(format!("initial={text} are no handles such as 3 or 0-3")));
+        return Err(SpecError(format!("initial={text} names no handles such as 3 or 0-3")));
     }
     Ok((first..=last).fold(0, |bits, handle| bits | 1 << handle))
 }
@@ -264,12 +266,12 @@ mod tests {
     use super::*;
 
     fn parse(spec: &str) -> DriveOptions {
-        DriveOptions::parse(spec, Clock::Virtual).expect("it names a drive")
+        DriveOptions::parse(spec, Clock::Virtual).expect("the text names a drive")
     }
 
     fn refused(spec: &str) -> String {
         let refused = DriveOptions::parse(spec, Clock::Virtual);
-        refused.map(drop).expect_err("it names no drive").to_string()
+        refused.map(drop).expect_err("the text names no drive").to_string()
     }
 
     #[test]
@@ -293,7 +295,11 @@ mod tests {
         assert_eq!(drive.data, DataPlace::File("/data/drive".into()));
         let config = &drive.config;
         assert_eq!((config.exported_size(), config.geometry.unit_size()), (4 << 30, 64 << 20));
-        assert_eq!(config.geometry.unit_count(), 72, "64 and 10 % of all");
+        assert_eq!(
+            config.geometry.unit_count(),
+            72,
+            "64 exported units, and 10 % of all units as spare units"
+        );
         assert_eq!((config.handles, config.isolation), (2, Isolation::Initial));
         assert_eq!((config.victims, config.timing), (Victims::CostBenefit, Timing::PAPER_EMULATOR));
         assert_eq!(
@@ -329,7 +335,7 @@ mod tests {
         assert!(refused("4G,spare=100").contains("nothing to export"));
         assert!(refused("4G,background=100%").contains("background=100% is not below 100 %"));
         assert!(refused("4G,cache=much").contains("much is not a size"));
-        assert!(refused("4G,ru=5000").contains("whole blocks of 4096, not 5000"));
+        assert!(refused("4G,ru=5000").contains("whole blocks of 4096 bytes, not 5000"));
         assert!(refused("size=4G,ru=60M").contains("not whole reclaim units"));
         assert!(refused("1G,ru=64M").contains("no spare: 6 of 22"));
         assert!(refused("1G,ru=256M").contains("8 handles need a reclaim unit each"));

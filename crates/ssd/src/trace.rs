@@ -62,7 +62,7 @@ pub struct TraceHeader {
 }
 
 impl TraceHeader {
-    /// The value of a name.
+    /// The value that the header has for a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }

@@ -59,7 +59,7 @@ const _: () =
 /// On a small drive, a checkpoint is made after this many entries at the latest.
 const ENTRIES_MIN: u64 = 4096;
 
-/// If a killed process still has the file open, the next process waits at most this long for it.
+/// A new process waits at most this long until a killed process has released the file.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// The layout of a state file.
@@ -185,19 +185,19 @@ impl Display for Lost {
         match self {
             Self::All => write!(
                 f,
-                "the SSD's mapping is lost, because the state file beside the data file (its name ends in \
-                 .mapping) is missing or damaged: {BEGIN}"
+                "the SSD's mapping is lost, because the state file beside the data file (its name \
+                 ends in .mapping) is missing or damaged: {BEGIN}"
             ),
             Self::Mapping => write!(
                 f,
-                "the SSD's mapping is lost, because the last process that had the drive open was killed, \
-                 or could not write the mapping: {BEGIN}"
+                "the SSD's mapping is lost, because the last process that had the drive open was \
+                 killed, or could not write the mapping: {BEGIN}"
             ),
             Self::Tail => f.write_str(
-                "the end of the SSD's mapping is lost, because the state file beside the data file (its \
-                 name ends in .mapping) is damaged, or because the machine has failed: data that only \
-                 the lost part mapped counts as written by the first handle, and the counters lack \
-                 the lost part",
+                "the end of the SSD's mapping is lost, because the state file beside the data file \
+                 (its name ends in .mapping) is damaged, or because the machine has failed: data \
+                 that only the lost part mapped counts as written by the first handle, and the \
+                 counters lack the lost part",
             ),
         }
     }
@@ -262,8 +262,8 @@ impl StateFile {
         let Some(latest) = heads.first() else {
             if let Some(version) = unknown_version(start) {
                 let why = format!(
-                    "the file was written by another version of this program, with format {}: use that \
-                     version",
+                    "the file was written by another version of this program, with format {}: use \
+                     that version",
                     char::from(version)
                 );
                 return Err(OpenError::Unsuitable { path: self.path.clone(), why });
@@ -281,7 +281,7 @@ impl StateFile {
     }
 
     /// Makes a new file, with a first checkpoint and an id that no other file has. As the last
-    /// step, the new file replaces an older state file, which is of no use or of an older format.
+    /// step, the new file replaces any older state file, which is of no use or of an older format.
     /// `release` is called just before this step.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ impl Ftl {
             valid[(page / self.unit_pages) as usize] += 1;
             mapped += 1;
         }
-        assert_eq!(mapped, self.mapped_count, "the counted blocks are exactly the mapped blocks");
+        assert_eq!(mapped, self.mapped_count, "`mapped_count` is the number of mapped blocks");
         for (unit, valid) in (0..).zip(valid) {
             assert_eq!(
                 valid,
@@ -60,7 +60,7 @@ impl Ftl {
             assert_eq!(
                 state == UnitState::Free,
                 is_listed,
-                "unit {unit} is in the list of free units only if it is free"
+                "unit {unit} is in the list of free units if and only if it is free"
             );
             assert!(!is_listed || self.units.valid(unit) == 0, "a free unit holds nothing");
         }
@@ -89,7 +89,7 @@ impl Ftl {
         );
         for (unit, valid) in known {
             let is_right = valid.is_none_or(|valid| valid == self.units.valid(unit));
-            assert!(is_right, "the index of victims has the valid count of unit {unit}");
+            assert!(is_right, "the index of victims has the right valid count of unit {unit}");
         }
     }
 }

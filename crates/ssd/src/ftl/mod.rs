@@ -101,14 +101,14 @@ pub struct Ftl {
     /// The filled units of each group.
     victims: Vec<VictimIndex>,
     /// For each group, first the frontiers of the handles, and then those of the collector. The
-    /// collector has one for each persistently isolated handle, and one for all other handles, if
-    /// there are any.
+    /// collector has one frontier for each persistently isolated handle, and one for all other
+    /// handles, if there are any.
     frontiers: Vec<Frontier>,
     /// Number of frontiers in each group.
     group_frontiers: usize,
     counters: Counters,
     events: Events,
-    /// A unit with at least this many pages that are not valid is collected in the background.
+    /// A unit with at least this many invalid pages is collected in the background.
     background_invalid_pages: u32,
 }
 
@@ -141,7 +141,10 @@ impl fmt::Display for FtlError {
                 write!(f, "block {lba} is beyond the drive, which has {lba_count} blocks")
             }
             Self::UnknownHandle { handle, handles } => {
-                write!(f, "no handle {handle}: the drive has {handles}, counted from 0")
+                write!(
+                    f,
+                    "there is no handle {handle}: the drive has {handles} handles, counted from 0"
+                )
             }
             Self::NotStored => f.write_str("the drive's state can't be stored"),
         }
@@ -231,8 +234,8 @@ impl Ftl {
         self.units.free_count()
     }
 
-    /// How many pages the host can still write to the reclaim unit of a placement. NVMe calls it
-    /// RUAMW.
+    /// How many pages the host can still write to the reclaim unit of a placement. NVMe calls this
+    /// number RUAMW.
     ///
     /// # Errors
     /// If there is no such placement.
@@ -246,13 +249,13 @@ impl Ftl {
         self.events.of_host()
     }
 
-    /// The latest [`EVENTS_MAX`] events of what the controller did without being asked, oldest
+    /// The latest [`EVENTS_MAX`] events that the controller caused without being asked, oldest
     /// first.
     pub fn controller_events(&self) -> impl Iterator<Item = &FdpEventRecord> {
         self.events.of_controller()
     }
 
-    /// For each kind of event, its code and whether a handle records it.
+    /// For each kind of event, its code and whether `handle` records events of this kind.
     ///
     /// # Errors
     /// If there is no such handle.
@@ -321,7 +324,7 @@ impl Ftl {
     pub(crate) fn take_over(&mut self, blocks: &[u64]) {
         let counters = self.counters.clone();
         for lba in blocks {
-            self.write(*lba, 0).expect("it is within the drive");
+            self.write(*lba, 0).expect("the block is within the drive");
         }
         self.counters = counters;
     }
@@ -334,12 +337,12 @@ impl Ftl {
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of this placement, after a power cut has restored the block's data.
-    /// This does not count as a write. Does nothing if the block is mapped already.
+    /// Maps a block to a page of this placement, after the block's data was restored because of a
+    /// power cut. This does not count as a write. Does nothing if the block is mapped already.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
-            self.write(lba, placement).expect("it has been written there before");
+            self.write(lba, placement).expect("the block was written to this placement before");
             self.counters = counters;
         }
     }
@@ -438,8 +441,8 @@ impl Ftl {
         Ok(())
     }
 
-    /// Collects one unit, if the background thresholds say so: if in some group few units are free,
-    /// and a filled unit is worth collecting. Returns whether a unit was collected.
+    /// Collects one unit of a group, if the background thresholds say so: few units of the group
+    /// are free, and a filled unit is worth collecting. Returns whether a unit was collected.
     pub fn collect_in_background(&mut self, observer: &mut impl Observer) -> bool {
         let units_max = self.config.background_units_of_group();
         (0..self.config.groups).any(|group| {
@@ -454,7 +457,7 @@ impl Ftl {
         parsed.ok_or(FtlError::UnknownHandle { handle: placement, handles })
     }
 
-    /// The frontier of a handle in a group.
+    /// The index of a handle's frontier in a group.
     fn frontier_of(&self, group: u16, handle: u16) -> usize {
         usize::from(group) * self.group_frontiers + usize::from(handle)
     }

@@ -55,7 +55,10 @@ impl Ftl {
             bytes.extend(victims.into_iter().flat_map(u32::to_le_bytes));
         }
         let size = bytes.len() - start;
-        assert!(size <= Self::encoded_size_max(&self.config), "there is room for all of it");
+        assert!(
+            size <= Self::encoded_size_max(&self.config),
+            "the encoded state is not larger than its maximum"
+        );
     }
 
     /// Numbers that must be the same in the encoded drive and in the configuration that it is
@@ -130,10 +133,10 @@ impl Ftl {
         Some(())
     }
 
-    /// The same drive with a different configuration. Only the policy, the thresholds, the timing
-    /// and the like may differ.
+    /// The same drive with a different configuration. Only values such as the choice of victims,
+    /// the thresholds and the timing may differ.
     pub(crate) fn with_config(mut self, config: Config) -> Self {
-        assert_eq!(config.geometry, self.config.geometry, "the NAND stays the same");
+        assert_eq!(config.geometry, self.config.geometry, "the geometry of a drive can't change");
         if config.victims != self.config.victims {
             self.config.victims = config.victims;
             self.order_victims_by_age();
@@ -143,7 +146,8 @@ impl Ftl {
         self
     }
 
-    /// Rebuilds the index of victims. The units get into it in the order in which they were filled.
+    /// Rebuilds the index of victims. The units enter the index in the order in which they were
+    /// filled.
     pub(super) fn order_victims_by_age(&mut self) {
         let fresh = VictimIndex::new(self.config.victims, self.units.count(), self.unit_pages);
         self.victims.fill(fresh);
@@ -226,16 +230,18 @@ mod tests {
     use crate::{Isolation, Victims};
 
     pub(crate) fn used(config: &Config) -> Ftl {
-        let mut drive = Ftl::new(config.clone()).expect("it can work");
+        let mut drive = Ftl::new(config.clone()).expect("such a drive can work");
         let lbas = config.lba_count;
         for round in 0..3 * lbas {
             let lba = round * round % lbas;
-            drive.write(lba, (lba % u64::from(config.handles)) as u16).expect("it is within");
+            drive
+                .write(lba, (lba % u64::from(config.handles)) as u16)
+                .expect("the block is within the drive");
         }
-        drive.deallocate(lbas / 3, lbas / 9).expect("it is within");
+        drive.deallocate(lbas / 3, lbas / 9).expect("the blocks are within the drive");
         drive.set_time(1_700_000_000_000);
         drive.note_invalid_placement(999);
-        drive.enable_events(0, &[crate::EventKind::Reallocated], false).expect("it exists");
+        drive.enable_events(0, &[crate::EventKind::Reallocated], false).expect("the handle exists");
         drive
     }
 
@@ -252,16 +258,19 @@ mod tests {
                 let config = Config { groups, isolation, victims, ..Config::scaled(24 << 20) };
                 let mut one = used(&config);
                 let other = Ftl::decode(config.clone(), &encoded(&one));
-                let mut other = other.expect("it is whole");
+                let mut other = other.expect("the encoded state is whole");
                 other.set_time(1_700_000_000_000);
                 other.check();
-                assert!(encoded(&other) == encoded(&one), "it is the same drive");
+                assert!(encoded(&other) == encoded(&one), "the decoded drive has the same state");
                 for lba in (0..config.lba_count).rev() {
-                    one.write(lba, 0).expect("it is within");
-                    other.write(lba, 0).expect("it is within");
+                    one.write(lba, 0).expect("the block is within the drive");
+                    other.write(lba, 0).expect("the block is within the drive");
                 }
                 other.check();
-                assert!(encoded(&other) == encoded(&one), "{victims:?}: every choice is the same");
+                assert!(
+                    encoded(&other) == encoded(&one),
+                    "{victims:?}: both drives make the same choices"
+                );
             }
         }
     }
@@ -275,7 +284,7 @@ mod tests {
             let mut other = drive.clone().with_config(Config { victims, ..config.clone() });
             other.check();
             for lba in 0..config.lba_count / 2 {
-                other.write(lba, 1).expect("it is within");
+                other.write(lba, 1).expect("the block is within the drive");
             }
             other.check();
             assert!(other.mapped_count() >= mapped);
@@ -289,9 +298,15 @@ mod tests {
         let decode = |bytes: &[u8]| Ftl::decode(config.clone(), bytes);
         assert!(decode(&bytes).is_some());
         for cut in [0, 8, 16, 60, bytes.len() - 1] {
-            assert!(decode(&bytes[..cut]).is_none(), "cut at {cut}");
+            assert!(
+                decode(&bytes[..cut]).is_none(),
+                "a state that is cut to {cut} bytes is refused"
+            );
         }
-        assert!(decode(&[&bytes[..], &[0]].concat()).is_none(), "there is more");
+        assert!(
+            decode(&[&bytes[..], &[0]].concat()).is_none(),
+            "a state with a byte too many is refused"
+        );
         assert!(Ftl::decode(Config { handles: 7, ..config.clone() }, &bytes).is_none());
     }
 }

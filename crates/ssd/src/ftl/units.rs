@@ -102,7 +102,7 @@ impl Frontier {
     }
 }
 
-/// What the stored state of a drive says about a unit.
+/// A unit, as the stored state of a drive describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved {
     pub(super) state: UnitState,
@@ -211,7 +211,7 @@ impl Units {
     /// Takes a free unit of a group, and opens it for filling.
     pub(super) fn open(&mut self, group: u16, owner: Owner, unit_pages: u32) -> Frontier {
         let free = &mut self.free[usize::from(group)];
-        let unit = free.pop_front().expect("a unit is always free when one is opened");
+        let unit = free.pop_front().expect("the group has a free unit to open");
         let is_free = self.state[unit as usize] == UnitState::Free;
         assert!(is_free && self.valid[unit as usize] == 0, "a unit that is opened holds nothing");
         self.state[unit as usize] = UnitState::Open;
@@ -254,7 +254,7 @@ impl Units {
         self.valid[unit as usize] += 1;
     }
 
-    /// Subtracts from the valid count. Returns the new count.
+    /// Subtracts `pages` from a unit's valid count. Returns the new count.
     pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
         let valid = &mut self.valid[unit as usize];
         assert!(*valid >= pages, "a unit's valid count does not go below 0");

@@ -11,7 +11,7 @@ use crate::Victims;
 #[derive(Clone, Debug)]
 pub(super) enum VictimIndex {
     Greedy(ByValidCount),
-    /// In the order in which they were filled.
+    /// The units in the order in which they were filled.
     Fifo(VecDeque<u32>),
     /// No index. Each choice computes the scores of all units, because scores change with time.
     CostBenefit,
@@ -52,7 +52,7 @@ impl VictimIndex {
             Self::Greedy(units) => units.remove(unit),
             Self::Fifo(units) => {
                 let first = units.pop_front();
-                assert_eq!(first, Some(unit), "it is the one that was chosen");
+                assert_eq!(first, Some(unit), "the first unit is the one that was chosen");
             }
             Self::CostBenefit => {}
         }
@@ -91,8 +91,8 @@ impl VictimIndex {
             return None;
         }
         match self {
-            // Units are inserted in reverse order, because an insertion goes to the front of its
-            // list.
+            // Units are inserted in reverse order, because each unit is inserted at the front of
+            // its list.
             Self::Greedy(lists) => {
                 in_order.iter().rev().for_each(|unit| lists.insert(*unit, units.valid(*unit)));
             }
@@ -195,7 +195,10 @@ impl ByValidCount {
         let mut met = Vec::new();
         for (valid, head) in (0..).zip(&self.heads) {
             let (mut unit, mut before) = (*head, NONE);
-            assert!(unit == NONE || valid >= self.least, "no unit has a lower valid count");
+            assert!(
+                unit == NONE || valid >= self.least,
+                "no unit has a lower valid count than `least`"
+            );
             while unit != NONE {
                 let link = self.links[unit as usize];
                 assert_eq!(link.before, before, "a list can be walked in both directions");
@@ -244,8 +247,14 @@ mod tests {
     #[test]
     fn cost_and_benefit_weigh_age_against_what_is_valid() {
         assert!(benefit(0, 8, 10) > benefit(4, 8, 10));
-        assert!(benefit(4, 8, 100) > benefit(2, 8, 10), "an old one may be fuller");
-        assert!(benefit(8, 8, 1 << 40) <= 0.0, "what is all valid brings nothing, however old");
+        assert!(
+            benefit(4, 8, 100) > benefit(2, 8, 10),
+            "an older unit may score higher although more of its pages are valid"
+        );
+        assert!(
+            benefit(8, 8, 1 << 40) <= 0.0,
+            "a unit whose pages are all valid brings nothing, however old it is"
+        );
         assert!(benefit(0, 8, 0) > benefit(8, 8, 1000));
     }
 }

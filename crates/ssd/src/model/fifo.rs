@@ -46,8 +46,8 @@ pub struct Units {
 /// Like [`fifo`], but for a drive of a given size. A is the solution of `A = 1 / (1 - (1 - 1 /
 /// L)^(T' Np / A))`, with `L` live pages and `T' = T - 1 / (2 A)`.
 ///
-/// The power is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`. So the closed form of [`fifo`], with
-/// `c` in place of alpha, solves this equation, too.
+/// The power in this equation is `e^(-c / A)` with `c = -T' Np ln(1 - 1 / L)`. So the closed form
+/// of [`fifo`], with `c` in place of alpha, solves this equation, too.
 ///
 /// Range: as for [`fifo`], but with any number of units.
 ///
@@ -103,9 +103,15 @@ mod tests {
             (0.20, 0.1, 2.0379, f64::NAN),
         ] {
             let found = with_trims(spare, ratio, Trims::AnyPage);
-            assert!((found - any).abs() < 6e-5, "spare {spare}, any {ratio}: {found}");
+            assert!(
+                (found - any).abs() < 6e-5,
+                "spare factor {spare}, {ratio} trims of any page per write: {found}"
+            );
             let found = with_trims(spare, ratio, Trims::LivePage);
-            assert!(live.is_nan() || (found - live).abs() < 6e-5, "live {ratio}: {found}");
+            assert!(
+                live.is_nan() || (found - live).abs() < 6e-5,
+                "{ratio} trims of live pages per write: {found}"
+            );
         }
         // A value for an overprovisioning of 0.3, from Xiang and Kurkoski.
         assert!((fifo(1.3).unwrap() - 2.36).abs() < 0.005);
@@ -117,10 +123,16 @@ mod tests {
             let alpha = 1.0 + 10f64.powf(f64::from(exponent) / 10.0);
             let waf = fifo(alpha).unwrap();
             let error = 1.0 - 1.0 / waf - (-alpha / waf).exp();
-            assert!(waf >= 1.0 && error.abs() < 1e-9, "alpha {alpha}: {waf}, {error}");
+            assert!(
+                waf >= 1.0 && error.abs() < 1e-9,
+                "alpha {alpha}: with a WAF of {waf}, the equation is off by {error}"
+            );
             // The trivial root, 1/A = 0, solves the equation, too. This check makes sure that the
             // result is not the trivial root.
-            assert!(waf < 2.0 / (alpha - 1.0) + 2.0, "alpha {alpha}: {waf}");
+            assert!(
+                waf < 2.0 / (alpha - 1.0) + 2.0,
+                "alpha {alpha}: the WAF of {waf} is not that of the trivial root"
+            );
         }
     }
 
@@ -138,7 +150,11 @@ mod tests {
         assert!((waf - 1.0 / (1.0 - power)).abs() < 1e-9, "{waf}");
         let closed = with_trims(0.1, 0.1, Trims::AnyPage);
         let distance = |user_units| (fifo_finite(&of(user_units)).unwrap() - closed).abs() / closed;
-        assert!(distance(90) > 0.005, "part of a unit of a hundred shows: {}", distance(90));
+        assert!(
+            distance(90) > 0.005,
+            "with 100 units, the two forms differ by more than 0.005, not by {}",
+            distance(90)
+        );
         assert!(distance(9_000_000) < 1e-6);
         assert!(fifo_finite(&Units { unit_count: 90, live_share: 1.0, ..small }).is_err());
         assert_eq!(fifo_finite(&Units { user_units: 0, ..small }), Err(ModelError::NoPages));

@@ -64,7 +64,10 @@ mod tests {
         // per write.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
-            assert!((waf / simulated - 1.0).abs() < 0.005, "{waf} for {simulated}");
+            assert!(
+                (waf / simulated - 1.0).abs() < 0.005,
+                "the formula gives {waf}, and the simulation gives {simulated}"
+            );
         }
     }
 

@@ -65,7 +65,7 @@ mod tests {
             let found = lambert_w0(x).unwrap();
             assert!((found - w).abs() <= 1e-14 * w.abs().max(1.0), "W0({x}) = {found}");
         }
-        assert!((lambert_w0(-1.0 / E).unwrap() + 1.0).abs() < 1e-7, "the branch point");
+        assert!((lambert_w0(-1.0 / E).unwrap() + 1.0).abs() < 1e-7, "W0 is -1 at the branch point");
         assert_eq!(lambert_w0(-0.37), None);
         assert_eq!(lambert_w0(f64::NAN), None);
     }
@@ -75,7 +75,7 @@ mod tests {
         for step in 1..4000 {
             let w = -1.0 + f64::from(step) / 1000.0;
             let found = lambert_w0(w * w.exp()).unwrap();
-            assert!((found - w).abs() < 1e-11, "{found} for {w}");
+            assert!((found - w).abs() < 1e-11, "W0 gives {found} instead of {w}");
         }
     }
 }

@@ -20,7 +20,10 @@
 //! let any = effective_alpha(alpha, Trims::AnyPage.live_share(0.1)?)?;
 //! let live = effective_alpha(alpha, Trims::LivePage.live_share(0.1)?)?;
 //! let rounded = |waf: f64| (waf * 1000.0).round() / 1000.0;
-//! assert_eq!([alpha, any, live].map(|alpha| rounded(fifo(alpha).unwrap())), [5.179, 2.940, 2.823]);
+//! assert_eq!(
+//!     [alpha, any, live].map(|alpha| rounded(fifo(alpha).unwrap())),
+//!     [5.179, 2.940, 2.823]
+//! );
 //! assert_eq!(rounded(greedy(alpha, 128)?), 4.992);
 //! # Ok::<(), slimio_ssd::model::ModelError>(())
 //! ```
@@ -147,7 +150,7 @@ pub enum ModelError {
         /// The spare factor.
         spare: f64,
     },
-    /// There are no more NAND pages than logical pages, or infinitely many.
+    /// There are at most as many NAND pages as logical pages, or infinitely many.
     Alpha {
         /// NAND pages over logical pages.
         alpha: f64,
@@ -190,17 +193,20 @@ impl fmt::Display for ModelError {
                  least {ALPHA_MIN}"
             ),
             Self::TrimRatio { ratio } => {
-                write!(f, "a trim ratio of {ratio}: it is trims per write, 0 or more")
+                write!(
+                    f,
+                    "a trim ratio of {ratio}: the ratio is the number of trims per write, 0 or more"
+                )
             }
             Self::NothingLives { ratio } => write!(
                 f,
-                "a trim ratio of {ratio} of live pages: a host that trims as many as it writes \
-                 keeps nothing; give less than 1"
+                "a trim ratio of {ratio} for live pages: a host that trims as many live pages as it \
+                 writes keeps nothing; give a ratio below 1"
             ),
             Self::LiveShare { live_share } => {
                 write!(f, "a live share of {live_share}: it must be above 0, and 1 at most")
             }
-            Self::NoPages => write!(f, "a drive without pages"),
+            Self::NoPages => write!(f, "the drive has no pages"),
         }
     }
 }
@@ -230,7 +236,10 @@ mod tests {
         assert!(trim(Trims::LivePage, 1.0).contains("keeps nothing"));
         assert!(trim(Trims::AnyPage, -0.1).contains("0 or more"));
         assert!(trim(Trims::AnyPage, f64::INFINITY).contains("0 or more"));
-        assert!(Trims::AnyPage.live_share(3.0).is_ok(), "some of these trim nothing");
+        assert!(
+            Trims::AnyPage.live_share(3.0).is_ok(),
+            "a ratio of 3 is allowed, because some trims hit pages that hold nothing"
+        );
         assert!(effective_alpha(1.1, 0.0).unwrap_err().to_string().contains("above 0"));
         for alpha in [1.0, 0.9, f64::NAN, f64::INFINITY] {
             let sentence = fifo(alpha).unwrap_err().to_string();

@@ -16,7 +16,7 @@ const STREAMS: usize = STREAMS_MAX as usize;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Separation {
     /// How many blocks the host wrote in each stream. The list ends with the last stream that has
-    /// any.
+    /// any blocks.
     pub written: Vec<u64>,
     /// Blocks of one stream that another stream overwrote: the stream that the blocks were in, the
     /// stream that overwrote them, and the number of blocks.
@@ -33,7 +33,7 @@ pub enum NotSeparate {
         /// The stream.
         stream: usize,
     },
-    /// Blocks of one stream were overwritten by another.
+    /// Blocks of one stream were overwritten by another stream.
     Changed {
         /// The stream that the blocks were in.
         from: u8,
@@ -44,7 +44,7 @@ pub enum NotSeparate {
     },
     /// Reclaim units held blocks of several streams.
     Mixed {
-        /// The most such units at the same time.
+        /// The largest number of such units at one time.
         units: u32,
     },
 }
@@ -59,7 +59,7 @@ impl fmt::Display for NotSeparate {
                  deallocated in between"
             ),
             Self::Mixed { units } => {
-                write!(f, "{units} reclaim units at one time hold blocks of several streams")
+                write!(f, "{units} reclaim units hold blocks of several streams at the same time")
             }
         }
     }
@@ -73,7 +73,7 @@ impl Separation {
     /// overwrite each other's blocks. No reclaim unit held data of two streams at the same time.
     ///
     /// # Errors
-    /// The first condition that does not hold.
+    /// If a condition does not hold. The error names the first such condition.
     pub fn check(&self, streams: usize, sharing: &[u8]) -> Result<(), NotSeparate> {
         let of = |stream: usize| self.written.get(stream).copied().unwrap_or(0);
         if let Some(stream) = (0..streams).find(|stream| of(*stream) == 0) {

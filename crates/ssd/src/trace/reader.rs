@@ -8,7 +8,7 @@ use super::{
     TEXT_SIZE_MAX, TraceEvent, TraceHeader, TraceRecord, VERSION, checksum, tag,
 };
 
-/// Why a trace can't be replayed.
+/// Why a trace can't be read.
 #[derive(Debug)]
 pub enum TraceError {
     /// The input can't be read.
@@ -32,16 +32,22 @@ pub enum TraceError {
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "it can't be read: {error}"),
-            Self::NotATrace => f.write_str("it is not a trace of a device's writes"),
+            Self::Io(error) => write!(f, "the trace can't be read: {error}"),
+            Self::NotATrace => f.write_str("the input is not a trace of a device's writes"),
             Self::Version(version) => {
-                write!(f, "it is a trace of version {version}; this program reads {VERSION}")
+                write!(
+                    f,
+                    "the trace has version {version}, but this program reads only version {VERSION}"
+                )
             }
             Self::Cut { events } => {
-                write!(f, "it is cut off after {events} events: its recording was not finished")
+                write!(
+                    f,
+                    "the trace is cut off after {events} events: its recording was not finished"
+                )
             }
             Self::Damaged { events } => {
-                write!(f, "it is damaged after {events} events: record it again")
+                write!(f, "the trace is damaged after {events} events: record it again")
             }
         }
     }
@@ -166,7 +172,7 @@ impl<R: Read> TraceReader<R> {
         if self.payload_events == 0 { Err(self.damaged()) } else { Ok(true) }
     }
 
-    /// Decodes the next event. `None` if the event is malformed. This can't be random damage,
+    /// Decodes the next event. `None` if the event is malformed. The cause can't be random damage,
     /// because the checksum was verified before.
     fn decode(&mut self) -> Option<TraceRecord> {
         let tag = *self.payload.get(self.taken)?;

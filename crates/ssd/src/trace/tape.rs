@@ -54,7 +54,7 @@ impl From<TapeError> for io::Error {
 }
 
 impl Tape {
-    /// Begins a trace in an empty file. Its clock starts now.
+    /// Begins a trace in an empty file. The clock of the trace starts now.
     ///
     /// # Errors
     /// If the file can't be written, or the header is not valid.
@@ -66,8 +66,8 @@ impl Tape {
     /// Adds an event with the current time.
     ///
     /// # Errors
-    /// If the event was not recorded: with [`TapeError::Failed`] the first time, and with
-    /// [`TapeError::Over`] from then on.
+    /// If the event was not recorded. The first such error is [`TapeError::Failed`], and all later
+    /// errors are [`TapeError::Over`].
     pub fn record(&self, event: &TraceEvent) -> Result<(), TapeError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let open = writer.as_mut().ok_or(TapeError::Over)?;

@@ -13,7 +13,7 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: DEVICE, about }
 }
 
-/// Records with every kind of event, enough to fill several blocks.
+/// Enough records to fill several blocks, with every kind of event.
 fn records() -> Vec<TraceRecord> {
     let mut records = Vec::new();
     let mut at = |time_ns, event| records.push(TraceRecord { time_ns, event });
@@ -57,7 +57,7 @@ fn what_was_recorded_is_read_back() {
     assert!(read(&bytes).unwrap() == records);
     assert_eq!(read(&written(&[])).unwrap(), []);
     let per_event = bytes.len() / records.len();
-    assert!(per_event < 10, "a write of a trace is some bytes, not {per_event}");
+    assert!(per_event < 10, "an event takes fewer than 10 bytes on average, not {per_event}");
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_trace_that_is_cut_anywhere_is_refused() {
             TraceError::Cut { events } => length >= 8 && events <= records.len() as u64,
             _ => false,
         };
-        assert!(is_named, "cut to {length}: {error}");
+        assert!(is_named, "a trace that is cut to {length} bytes gives a wrong error: {error}");
     }
     let text = TraceError::Cut { events: 7 }.to_string();
-    assert_eq!(text, "it is cut off after 7 events: its recording was not finished");
+    assert_eq!(text, "the trace is cut off after 7 events: its recording was not finished");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_trace_with_any_byte_changed_is_refused() {
     for index in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[index] ^= 0x10;
-        assert!(read(&bytes).is_err(), "byte {index}");
+        assert!(read(&bytes).is_err(), "a trace with byte {index} changed is refused");
     }
     assert!(matches!(read(b"*3\r\n$3\r\nSET\r\n"), Err(TraceError::NotATrace)));
 }
@@ -97,7 +97,7 @@ fn a_trace_holds_only_whole_sectors_of_its_device() {
     }
     let range = ByteRange::new(0, 512);
     writer.push(0, &TraceEvent::Write { stream: STREAMS_MAX, range }).unwrap_err();
-    assert_eq!(writer.event_count(), 0, "what is refused is not there");
+    assert_eq!(writer.event_count(), 0, "events that were refused are not counted");
     let about = vec![("two\nlines".to_owned(), String::new())];
     TraceWriter::new(Vec::new(), &TraceHeader { device_bytes: 0, about }).unwrap_err();
 }
@@ -120,7 +120,10 @@ fn a_tape_that_is_given_up_says_so_once_and_has_no_end() {
     let tape = Tape::new(File::create(&path).unwrap(), &header()).unwrap();
     tape.record(&TraceEvent::Flush).unwrap();
     assert_eq!(tape.finish().unwrap(), 1);
-    assert!(matches!(tape.finish(), Err(TapeError::Over)), "it has ended");
+    assert!(
+        matches!(tape.finish(), Err(TapeError::Over)),
+        "a tape that has ended can't be finished again"
+    );
     assert_eq!(TraceReader::new(File::open(&path).unwrap()).unwrap().count(), 1);
     Tape::new(File::create("/dev/full").unwrap(), &header()).unwrap_err();
 }

@@ -33,7 +33,9 @@ impl<W: Write> TraceWriter<W> {
             !name.contains([':', '\n']) && !value.contains('\n') && value.trim() == value
         };
         if text.len() > TEXT_SIZE_MAX || !header.about.iter().all(is_plain) {
-            return Err(refused("a trace's header is too long, or its lines are not plain"));
+            return Err(refused(
+                "the trace's header is too long, or a name or value in it is not allowed",
+            ));
         }
         let mut fields = Vec::new();
         fields.extend(MAGIC);
@@ -55,8 +57,8 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// Adds an event. If `time_ns` is earlier than the time of the last event, the event gets that
-    /// time instead.
+    /// Adds an event. If `time_ns` is earlier than the time of the last event, the event gets the
+    /// time of the last event instead.
     ///
     /// # Errors
     /// If the trace can't be written, or can't hold the event. It can't hold an event whose range
@@ -69,12 +71,12 @@ impl<W: Write> TraceWriter<W> {
             TraceEvent::Deallocate { range } => (tag::DEALLOCATE, 0, Some(*range)),
             TraceEvent::Flush => (tag::FLUSH, 0, None),
             TraceEvent::Mark(text) if text.len() > TEXT_SIZE_MAX => {
-                return Err(refused("a mark is too long"));
+                return Err(refused("the text of a mark is too long"));
             }
             TraceEvent::Mark(_) => (tag::MARK, 0, None),
         };
         if stream >= STREAMS_MAX {
-            return Err(refused("a trace has 31 streams"));
+            return Err(refused("a trace has only the streams 0 to 30"));
         }
         if range.is_some_and(|range| !range.is_valid(self.device_bytes)) {
             return Err(refused(&format!("{range:?} is not a range of the device's sectors")));

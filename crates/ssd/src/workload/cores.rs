@@ -22,7 +22,10 @@ pub fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
     let mut all: Vec<(usize, R)> = thread::scope(|scope| {
         let running: Vec<_> =
             (0..threads.min(items.len())).map(|_| scope.spawn(one_thread)).collect();
-        running.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        running
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("`work` does not panic"))
+            .collect()
     });
     all.sort_unstable_by_key(|(index, _)| *index);
     all.into_iter().map(|(_, result)| result).collect()

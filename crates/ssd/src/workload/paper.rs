@@ -1,7 +1,7 @@
 //! The first workload of SlimIO's paper (SC Workshops 2025): SETs, with snapshots at the same time.
 //! The amounts are scaled to the size of a drive. The paper's drive has 180 GiB.
 
-/// The amounts that ran on the paper's drive.
+/// The amounts of the run on the paper's drive.
 const KEYS: f64 = 5_321_523.0;
 const REQUESTS: f64 = 28_835_840.0;
 const LOG_BYTES: f64 = 52.5 * (1_u64 << 30) as f64;
@@ -40,9 +40,9 @@ impl PaperRun {
         }
     }
 
-    /// Size of the log's segments on a drive of `device_bytes` bytes. It is the same share of the
-    /// drive as the default of 64 MiB is of the paper's drive, but at least the smallest allowed
-    /// size, 1 MiB.
+    /// Size of the log's segments on a drive of `device_bytes` bytes. A segment is the same share
+    /// of the drive as the default of 64 MiB is of the paper's drive, rounded up to a power of two.
+    /// A segment has at least 1 MiB, the smallest allowed size, and at most 64 MiB.
     pub fn segment_bytes(device_bytes: u64) -> u64 {
         (device_bytes / 2880).next_power_of_two().clamp(1 << 20, 64 << 20)
     }

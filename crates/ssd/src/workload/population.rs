@@ -3,9 +3,9 @@
 //! The population is invented. The paper (Lee et al., "Revisiting Trim for CXL Memory",
 //! `HotStorage` 2025) gives the traffic of each job, the two mixes of jobs, the number of machines
 //! (5000), and the most memory that they had together (22.75 GiB). It does not give the machines'
-//! sizes, lifetimes and arrivals. They are drawn at random here. Sizes are drawn from those that
-//! Azure offered, lifetimes from a log-normal distribution, and arrivals from a Poisson process
-//! that fills the drive to a given share.
+//! sizes, lifetimes and arrivals, so these are drawn at random here. Sizes are drawn from those
+//! that Azure offered, and lifetimes from a log-normal distribution. Arrivals are drawn from a
+//! Poisson process that fills the drive to a given share.
 
 use fastrand::Rng;
 
@@ -133,7 +133,7 @@ fn draw_memory(rng: &mut Rng) -> f64 {
         }
         drawn -= share;
     }
-    unreachable!("the shares are a hundred")
+    unreachable!("the percentages add up to 100")
 }
 
 /// A log-normal random number with mean 1 (Box and Muller's method).
@@ -165,8 +165,8 @@ impl Stretch {
     }
 }
 
-/// Divides the time until the last machine begins into `count` equal stretches. The time after that
-/// is left out, because the drive then only empties.
+/// Divides the time until the last machine begins into `count` equal stretches. The time after the
+/// last machine has begun is left out, because the drive then only empties.
 pub fn stretches(stays: &[Stay], count: u32) -> Vec<Stretch> {
     let last_s = stays.iter().map(|stay| stay.start_s).fold(0.0, f64::max);
     let len_s = last_s / f64::from(count);
@@ -204,10 +204,13 @@ mod tests {
         for now in &stays {
             let there = |stay: &&Stay| stay.start_s <= now.start_s && now.start_s < stay.end_s;
             let held: f64 = stays.iter().filter(there).map(|stay| stay.memory).sum();
-            assert!(held <= CAPACITY, "{held} bytes at {} s", now.start_s);
+            assert!(held <= CAPACITY, "the machines hold {held} bytes at {} s", now.start_s);
             peak = peak.max(held);
         }
-        assert!(peak > 0.95 * CAPACITY, "the drive is full at some time: {peak}");
+        assert!(
+            peak > 0.95 * CAPACITY,
+            "at some time, the machines hold almost all of the drive: {peak}"
+        );
     }
 
     #[test]
@@ -221,7 +224,7 @@ mod tests {
         let run_s = |stay: &Stay| stay.end_s - stay.start_s - stay.memory / stay.job.write_rate;
         let mean_s = stays.iter().map(run_s).sum::<f64>() / stays.len() as f64;
         assert!((mean_s / 600.0 - 1.0).abs() < 0.1, "{mean_s}");
-        assert_eq!(stays, schedule(&POPULATION, 2), "the seed decides");
+        assert_eq!(stays, schedule(&POPULATION, 2), "the same seed gives the same population");
         assert_ne!(stays, schedule(&POPULATION, 3));
     }
 

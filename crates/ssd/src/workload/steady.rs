@@ -2,11 +2,11 @@
 //!
 //! A drive that was just filled in sequence is far from steady: all pages of its units are valid,
 //! and the first victims are better than any later victims. A window is as many host writes as the
-//! drive has blocks. After one window, a block has still not been overwritten with probability 1/e.
-//! The influence of the past decays at this rate, so the windows become more and more alike. The
-//! state counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ
-//! by at most [`CLOSE`], and they neither only rise nor only fall. Then the WAF is measured over
-//! the next [`MEASURED`] windows, which have no part in that decision.
+//! drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
+//! influence of the past decays at this rate, so the windows become more and more alike. The state
+//! counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ by at
+//! most [`CLOSE`], and they neither only rise nor only fall. Then the WAF is measured over the next
+//! [`MEASURED`] windows, which have no part in that decision.
 
 use std::fmt;
 
@@ -67,8 +67,8 @@ impl fmt::Display for SteadyError {
             Self::Ended => write!(f, "the stream of writes ended before the drive was steady"),
             Self::Restless { last, before } => write!(
                 f,
-                "no steady state after writing the capacity {WINDOWS_MAX} times: WAF {before:.3}, then \
-                 {last:.3}"
+                "there is no steady state after writing the capacity {WINDOWS_MAX} times: the WAF \
+                 was {before:.3}, then {last:.3}"
             ),
         }
     }
@@ -90,7 +90,9 @@ pub fn run_to_steady_state(
     let mut wafs = Vec::new();
     while !is_settled(&wafs) {
         if wafs.len() == WINDOWS_MAX {
-            let [.., before, last] = wafs[..] else { unreachable!("there were many") };
+            let [.., before, last] = wafs[..] else {
+                unreachable!("there were more than two windows")
+            };
             return Err(SteadyError::Restless { last, before });
         }
         wafs.push(window(drive, &mut stream, lba_count)?);
@@ -111,7 +113,7 @@ pub fn run_to_steady_state(
 }
 
 /// Fills `drive` in sequence, then runs `stream` until it has written `host_pages`. Returns the WAF
-/// of only these writes. This is what a measurement finds that does not wait for the steady state.
+/// of only these writes. A measurement that does not wait for the steady state finds this WAF.
 ///
 /// # Errors
 /// If the stream does not fit the drive, or ends.
@@ -168,9 +170,9 @@ mod tests {
     fn a_trend_is_not_steady() {
         assert!(!is_settled(&[2.0, 2.0]));
         assert!(is_settled(&[1.0, 2.0, 2.002, 2.001]));
-        assert!(!is_settled(&[2.0, 2.001, 2.002]), "it rises");
-        assert!(!is_settled(&[2.002, 2.001, 2.0]), "it falls");
-        assert!(!is_settled(&[2.0, 2.02, 2.01]), "too far apart");
+        assert!(!is_settled(&[2.0, 2.001, 2.002]), "WAFs that only rise are not steady");
+        assert!(!is_settled(&[2.002, 2.001, 2.0]), "WAFs that only fall are not steady");
+        assert!(!is_settled(&[2.0, 2.02, 2.01]), "WAFs that are too far apart are not steady");
         assert!(is_settled(&[1.0, 1.0, 1.0]));
     }
 }

@@ -240,8 +240,11 @@ mod tests {
             }
         }
         let expected = stays.iter().map(Stay::written).sum::<f64>() * LBA_COUNT as f64 / CAPACITY;
-        assert!((pages as f64 / expected - 1.0).abs() < 0.02, "{pages} pages, not {expected}");
-        assert!(owned.iter().all(|owned| *owned), "all of the drive was used");
+        assert!(
+            (pages as f64 / expected - 1.0).abs() < 0.02,
+            "the machines write {pages} pages, not {expected}"
+        );
+        assert!(owned.iter().all(|owned| *owned), "the machines wrote every block of the drive");
     }
 
     #[test]
@@ -261,7 +264,10 @@ mod tests {
         assert!(media(&with) < media(&without));
         for (moment, stretch) in with.iter().zip(&stretches) {
             let slack = moment.mapped_share() - stretch.held_share;
-            assert!(slack < 0.02, "the drive holds what machines hold: {moment:?} {stretch:?}");
+            assert!(
+                slack < 0.02,
+                "the drive holds only data of the machines that are present: {moment:?} {stretch:?}"
+            );
         }
     }
 }

@@ -297,7 +297,10 @@ fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
         assert!(matches!(drive.deallocate(lba, count), Err(FtlError::OutOfRange { .. })));
     }
     let unknown = drive.write(0, 8).expect_err("there is no such handle");
-    assert_eq!(unknown.to_string(), "no handle 8: the drive has 8, counted from 0");
+    assert_eq!(
+        unknown.to_string(),
+        "there is no handle 8: the drive has 8 handles, counted from 0"
+    );
     assert_eq!((drive.mapped_count(), drive.counters().host_bytes()), (1, 4096));
 }
 

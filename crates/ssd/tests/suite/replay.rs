@@ -166,7 +166,7 @@ fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
         "{small_waf} {large_waf}"
     );
     let error = replayed(&large, 5).unwrap_err().to_string();
-    assert!(error.starts_with("it is of a device of 235929600 bytes"), "{error}");
+    assert!(error.starts_with("the trace is of a device of 235929600 bytes"), "{error}");
 }
 
 #[test]
@@ -215,11 +215,14 @@ fn a_trace_that_can_not_be_replayed_is_refused_with_a_sentence() {
         replay.run(TraceReader::new(bytes).unwrap()).unwrap_err().to_string()
     };
     let text = replay(config.clone(), &bytes);
-    assert!(text.starts_with("it is of a device of 58982912 bytes, and the drive has"), "{text}");
+    assert!(
+        text.starts_with("the trace is of a device of 58982912 bytes, but the drive has"),
+        "{text}"
+    );
     let bytes = trace(config.lba_count * PAGE, &[write(0, 0, PAGE), write(0, PAGE, PAGE)]);
     // The cut is in the middle of the only block with events.
     let text = replay(config.clone(), &bytes[..bytes.len() - 30]);
-    assert_eq!(text, "it is cut off after 0 events: its recording was not finished");
+    assert_eq!(text, "the trace is cut off after 0 events: its recording was not finished");
     let text = replay(Config { handles: 0, ..config }, &bytes);
     assert!(text.contains("handles, not 0"), "{text}");
 }
