@@ -243,8 +243,8 @@ impl Run {
         }
     }
 
-    /// Multiplies a range by the stretch factor. This does not overflow, because `run` has checked
-    /// that the stretched device fits the drive.
+    /// Multiplies a range by the stretch factor. The products do not overflow, because `run` has
+    /// checked that the stretched device fits the drive.
     fn stretched(&self, range: ByteRange) -> ByteRange {
         ByteRange { start: range.start * self.stretch, end: range.end * self.stretch }
     }

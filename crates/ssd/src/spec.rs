@@ -28,7 +28,7 @@ const OPTIONS: &str = "size=SIZE, ru=SIZE, spare=PERCENT, fdp=on|off, handles=CO
                        background=PERCENT, timing=paper|channels|none, cache=SIZE, \
                        deallocate=MILLISECONDS, deallocated=zeros|pattern, sync=yes|no";
 
-/// What is wrong with the name of a drive, as a sentence without a full stop.
+/// The mistake in the name of a drive, as a sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 

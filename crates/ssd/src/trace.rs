@@ -18,8 +18,8 @@
 //! previous event, in nanoseconds. If the event has a range, two numbers follow, both in sectors of
 //! 512 bytes: the start of the range, relative to the end of the stream's last range, and the
 //! length of the range. If the event is a mark, the next number is the size of the mark's text, and
-//! the text follows. A trace without an end block was not finished. A reader reports that after the
-//! last whole block, because nobody knows how much is missing.
+//! the text follows. A trace without an end block was not finished. A reader reports the missing
+//! end after the last whole block, because nobody knows how many events are missing.
 
 mod reader;
 mod tape;
@@ -53,7 +53,7 @@ const PAYLOAD_SIZE_MAX: usize = PAYLOAD_SIZE + TEXT_SIZE_MAX + 64;
 /// How a trace was made, and on which device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Size of the device, in bytes. No range reaches beyond it.
+    /// Size of the device, in bytes. No range reaches beyond this size.
     pub device_bytes: u64,
     /// How the trace was made, as names and values, in order. Both people and the replay read them.
     /// Names contain no colon. Neither names nor values contain a line feed. Values neither begin
@@ -86,7 +86,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// `size` bytes from `start` on.
+    /// The range of `size` bytes that begins at `start`.
     pub fn new(start: u64, size: u64) -> Self {
         Self { start, end: start + size }
     }

@@ -32,7 +32,7 @@ pub(super) struct Journal {
     head: Head,
     /// The sequence number of the next entry.
     next: u64,
-    /// Number of entries that will come later, and for which room is reserved.
+    /// Number of later entries for which room is reserved.
     reserved: u64,
     /// Number of pages that were changed since the latest checkpoint.
     pages: u64,
@@ -130,13 +130,13 @@ impl Journal {
         self.used() + self.reserved + count > self.store.layout.entries
     }
 
-    /// Reserves room for an entry that comes later. The caller must have called
+    /// Reserves room for an entry that is stored later. The caller must have called
     /// [`make_ready`](Self::make_ready) before.
     pub(super) fn reserve(&mut self) {
         self.reserved += 1;
     }
 
-    /// Gives up the reserved room of an entry that will not come.
+    /// Gives up the reserved room of an entry that will not be stored.
     pub(super) fn forget_one_reserved(&mut self) {
         self.reserved -= 1;
     }
@@ -178,7 +178,7 @@ impl Journal {
         Err(self.latch.close(DeviceError::Io { errno: EIO }))
     }
 
-    /// The failure to store something, if there was one.
+    /// The failure that closed the latch, if there was one.
     pub(super) fn failure(&self) -> Option<&DeviceError> {
         self.latch.failure()
     }
@@ -220,7 +220,7 @@ impl Journal {
     ///
     /// # Errors
     /// If the checkpoint can't be stored. From then on, the drive refuses every request that would
-    /// change it.
+    /// change the drive.
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
         // If the entries after the checkpoint are lost, each block that has data in the data file

@@ -15,7 +15,8 @@ impl EmulatedDrive {
         let lba = LBA_SIZE as u64;
         let blocks = offset / lba..(offset + size as u64).div_ceil(lba);
         let mut core = self.core.lock();
-        // While blocks are mapped, their space can't be given back.
+        // While blocks are mapped, their space can't be given back. So the space of deallocated
+        // blocks is given back now.
         core.give_back_within(&blocks).map_err(|error| failed("deallocating in", error))?;
         let mapped = self.data.map(offset, size)?;
         core.set_mapped(blocks).map_err(|error| failed("writing beside", error))?;

@@ -199,7 +199,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic that poisoned the lock has been reported by its thread.
+        // The thread whose panic poisoned the lock has reported that panic.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

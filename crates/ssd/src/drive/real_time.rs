@@ -53,7 +53,7 @@ struct State {
 
 impl Meeting {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic that poisoned the lock has been reported by its thread.
+        // The thread whose panic poisoned the lock has reported that panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

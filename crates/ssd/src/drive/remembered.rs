@@ -66,7 +66,7 @@ impl Remembered {
         }
     }
 
-    /// Begins a new journal.
+    /// Begins a new journal, which starts from the mapping `ftl`.
     fn begin(
         beside: &StateFile,
         data: &Arc<Data>,
@@ -78,7 +78,7 @@ impl Remembered {
         Ok(Self { ftl, journal, lost })
     }
 
-    /// Continues a journal.
+    /// Continues the journal of the drive that was `recovered`.
     fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
@@ -174,9 +174,9 @@ fn of_data(data: &Data, made: &SavedConfig) -> Result<Ftl, Refusal> {
     Ok(ftl)
 }
 
-/// Maps all blocks that have data but are not mapped, as if the first handle had written them. This
-/// does not change the counters. But it records an event, because the handles now refer to other
-/// units than before.
+/// Maps all blocks that have data but are not mapped, as if the first handle had written them. The
+/// counters do not change. But an event is recorded, because the handles now refer to other units
+/// than before.
 fn take_over(data: &Data, made: &SavedConfig, ftl: &mut Ftl) -> Result<(), Refusal> {
     let mut blocks = Vec::new();
     data.each_written_in(0..made.config.lba_count, |lba| {

@@ -16,7 +16,7 @@ use crate::{EventKind, Ftl, FtlError};
 
 pub(super) const ENTRY_SIZE: usize = 32;
 
-/// All numbers of six bytes are below this.
+/// All numbers of six bytes are below this limit.
 const SIX_BYTES: u64 = 1 << 48;
 
 /// A request that changes a drive's mapping, counters or events.

@@ -171,8 +171,8 @@ impl Head {
 pub(super) enum Lost {
     /// There is no valid state file beside the data file.
     All,
-    /// The state file has no mapping. It is of a version that stored the mapping only when the
-    /// drive was closed, and the drive was not closed properly.
+    /// The state file has no mapping. The file is of a version that stored the mapping only when
+    /// the drive was closed, and the drive was not closed properly.
     Mapping,
     /// An entry or a checkpoint is missing, but the journal has later entries.
     Tail,
@@ -203,7 +203,7 @@ impl Display for Lost {
     }
 }
 
-/// What a state file says about a drive.
+/// The part of a drive's state that its state file still has.
 pub(super) enum Found {
     /// A drive of the present format, with all or most of its mapping.
     Whole(Recovered),
@@ -469,7 +469,8 @@ mod tests {
         let made = SavedConfig::of(&DriveOptions { data: place, is_sync: true, ..options });
         let ftl = Ftl::new(made.config.clone()).expect("such a drive works");
         let file = StateFile::of(&data).expect("the data file exists");
-        let (mut store, head) = file.create(&made, &ftl, || Ok(())).expect("there is room");
+        let (mut store, head) =
+            file.create(&made, &ftl, || Ok(())).expect("there is room for the state file");
         let mut body = Vec::new();
         ftl.encode(&mut body);
         let (layout, seen) = (store.layout, RefCell::new(Vec::new()));

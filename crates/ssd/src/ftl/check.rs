@@ -7,8 +7,8 @@ impl Ftl {
     /// Checks the mapping and all units. If an invariant is violated, panics with that invariant as
     /// the message.
     ///
-    /// This is for tests, which call it between other calls. In a build without debug assertions,
-    /// it does nothing.
+    /// Tests call this function between other calls. In a build without debug assertions, the
+    /// function does nothing.
     pub fn check(&self) {
         if !cfg!(debug_assertions) {
             return;

@@ -44,8 +44,8 @@ impl Ftl {
         self.config.groups == 1 || self.units.can_gain(group, self.unit_pages)
     }
 
-    /// Of the groups that can give a unit, the one with the most free units. There is always such a
-    /// group, because the drive has spare units for all groups.
+    /// The group with the most free units, of all groups that can give a unit. There is always such
+    /// a group, because the drive has spare units for all groups.
     fn group_with_room(&self) -> u16 {
         let units_min = self.config.foreground_units_of_group();
         let has_room =

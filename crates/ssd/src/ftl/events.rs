@@ -59,7 +59,7 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Whether hosts cause events of this kind. If not, the controller does.
+    /// Whether hosts cause events of this kind. If not, the controller causes them.
     pub fn is_of_host(self) -> bool {
         self.code() < 0x80
     }
@@ -82,12 +82,13 @@ pub struct FdpEventRecord {
     pub kind: EventKind,
     /// When the event happened, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// The placement that the event is about, if it is about a single one (PID).
+    /// The placement (PID) that the event is about. `None` if the event is not about a single
+    /// placement.
     pub placement: Option<PlacementId>,
-    /// The namespace that the event is about, if it is about one (NSID).
+    /// The namespace (NSID) that the event is about. `None` if the event is not about a namespace.
     pub nsid: Option<u32>,
-    /// The reclaim group and the handle of the unit that the event is about, if it is about one
-    /// (RGID and RUHID).
+    /// The reclaim group (RGID) and the handle (RUHID) that the event is about. `None` if the event
+    /// is not about a single handle.
     pub location: Option<(u16, u16)>,
     /// The bytes that are specific to the kind of the event.
     pub specific: [u8; 16],
@@ -114,8 +115,8 @@ impl FdpEventRecord {
     }
 
     /// Returns the event with the number of moved blocks and the first of them. The field for the
-    /// number has 16 bits. A greater number becomes the greatest that fits. Source: NVM command set
-    /// specification 1.1, "Media Reallocated".
+    /// number has 16 bits. A number that does not fit is stored as `0xFFFF`. Source: NVM command
+    /// set specification 1.1, "Media Reallocated".
     pub(super) fn with_moved(mut self, moved: u32, first: u64) -> Self {
         const LBA_IS_VALID: u8 = 1;
         self.specific[0] = LBA_IS_VALID;

@@ -17,7 +17,7 @@ use crate::Config;
 
 const MAGIC: [u8; 8] = *b"SLIMSSD1";
 
-/// The checksum covers the bytes from here on.
+/// The checksum covers the bytes from this offset on.
 const HEAD_SIZE: usize = 16;
 
 /// Stands for "no page": the block is not mapped.

@@ -1,11 +1,12 @@
-//! A drive's state as bytes. A drive that is decoded from them goes on exactly as if it had never
-//! stopped.
+//! A drive's state as bytes. A drive that is decoded from these bytes goes on exactly as if it had
+//! never stopped.
 //!
 //! ```text
 //! | shape | counters | events | page of each block | units | free units | frontiers | victims |
 //! ```
 //!
-//! All integers are little-endian. The bytes have no checksum: the code that stores them adds one.
+//! All integers are little-endian. The bytes have no checksum: the code that stores the bytes adds
+//! a checksum.
 
 use super::events::Events;
 use super::units::{Frontier, Owner, Saved, UnitState, Units};

@@ -49,7 +49,7 @@ pub struct UnitReport {
     pub erase_count: u32,
 }
 
-/// Where the next page goes: into a unit that is being filled. At first, a frontier may have no
+/// The place of the next page, in a unit that is being filled. At first, a frontier may have no
 /// unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frontier {
@@ -177,7 +177,7 @@ impl Units {
 
     #[inline]
     pub(super) fn group_of(&self, unit: u32) -> u16 {
-        // With a single group, this saves a division for each write.
+        // With a single group, this shortcut saves a division for each write.
         if self.free.len() == 1 {
             return 0;
         }

@@ -105,12 +105,12 @@ mod tests {
             let found = with_trims(spare, ratio, Trims::AnyPage);
             assert!(
                 (found - any).abs() < 6e-5,
-                "spare factor {spare}, {ratio} trims of any page per write: {found}"
+                "spare factor {spare}, {ratio} trims of any page per write: WAF {found}"
             );
             let found = with_trims(spare, ratio, Trims::LivePage);
             assert!(
                 live.is_nan() || (found - live).abs() < 6e-5,
-                "{ratio} trims of live pages per write: {found}"
+                "{ratio} trims of live pages per write: WAF {found}"
             );
         }
         // A value for an overprovisioning of 0.3, from Xiang and Kurkoski.

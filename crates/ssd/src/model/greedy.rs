@@ -25,10 +25,10 @@ use super::{ModelError, check_alpha};
 /// hundred units. With fewer units, some valid counts would have no unit. For alpha above `H(Np)`,
 /// victims have no valid pages, and A is 1.
 ///
-/// Source: the balance comes from the mean-field models (Van Houdt, "A mean field model for a class
-/// of garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013), in the
-/// limit of greedy choice. Desnoyers 2012 has a closed form of the same kind. The interpolation
-/// with `q` is derived here, and was checked against simulation.
+/// Source: the balance between the valid counts comes from the mean-field models (Van Houdt, "A
+/// mean field model for a class of garbage collection algorithms in flash-based solid state
+/// drives", SIGMETRICS 2013), in the limit of greedy choice. Desnoyers 2012 has a closed form of
+/// the same kind. The interpolation with `q` is derived here, and was checked against simulation.
 ///
 /// # Errors
 /// If alpha is out of range, or units have no pages.
@@ -87,7 +87,7 @@ mod tests {
                 let all_empty = harmonic(pages) <= alpha;
                 assert!(
                     if all_empty { waf <= 1.0 } else { (found / alpha - 1.0).abs() < 1e-9 },
-                    "{unit_pages} pages, alpha {alpha}: {waf} gives {found}"
+                    "{unit_pages} pages, alpha {alpha}: a WAF of {waf} gives an alpha of {found}"
                 );
             }
         }

@@ -1,7 +1,7 @@
 //! Lambert's W function on its principal branch.
 //!
 //! The function is not taken from a crate, because only one real branch is needed, on `-1/e <= x <
-//! 0`, and ten lines compute it. The crates that have it also bring complex numbers with them.
+//! 0`, and ten lines compute it. The crates that have this function also bring complex numbers.
 
 use std::f64::consts::E;
 

@@ -40,8 +40,8 @@ pub use fifo::{Units, fifo, fifo_finite};
 pub use greedy::greedy;
 pub use lambert::lambert_w0;
 
-/// The lowest spare factor for which the formulas are evaluated. With lower ones, rounding errors
-/// reach the fourth digit.
+/// The lowest spare factor for which the formulas are evaluated. With lower factors, rounding
+/// errors reach the fourth digit.
 pub const SPARE_MIN: f64 = 1e-5;
 
 /// The lowest alpha for which the formulas are evaluated. It follows from [`SPARE_MIN`].
@@ -56,8 +56,8 @@ pub enum Trims {
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
-    /// Trims of pages that hold data. Each such trim makes one page free. A store that deallocates
-    /// the blocks of its own files or segments trims in this way.
+    /// Trims of pages that hold data. Each such trim makes one page free. A host trims in this way
+    /// if it deallocates the blocks of its own files or segments.
     ///
     /// Source: Frankie, Hughes, Kreutz-Delgado, "Analysis of Trim Commands on Overprovisioning and
     /// Write Amplification in Solid State Drives", arXiv 1208.1794, 2012.

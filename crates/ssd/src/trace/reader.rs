@@ -17,7 +17,7 @@ pub enum TraceError {
     NotATrace,
     /// The trace has a version that this program does not know.
     Version(u32),
-    /// The trace's end is missing, because recording or copying it was interrupted.
+    /// The trace's end is missing, because its recording or copying was interrupted.
     Cut {
         /// Number of events before the cut.
         events: u64,

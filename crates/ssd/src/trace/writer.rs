@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Writes a trace. If [`finish`](Self::finish) is not called, the trace has no end block, and
-/// readers report it as cut off.
+/// readers report the trace as cut off.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     out: W,
@@ -61,9 +61,9 @@ impl<W: Write> TraceWriter<W> {
     /// time of the last event instead.
     ///
     /// # Errors
-    /// If the trace can't be written, or can't hold the event. It can't hold an event whose range
-    /// is beyond the device or does not consist of whole sectors, whose stream is too high, or
-    /// whose mark is too long. Such an event is not added.
+    /// If the trace can't be written, or can't hold the event. A trace can't hold an event whose
+    /// range is beyond the device or does not consist of whole sectors, whose stream is too high,
+    /// or whose mark is too long. Such an event is not added.
     pub fn push(&mut self, time_ns: u64, event: &TraceEvent) -> io::Result<()> {
         let (kind, stream, range) = match event {
             TraceEvent::Write { stream, range } => (tag::WRITE, *stream, Some(*range)),

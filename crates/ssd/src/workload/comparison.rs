@@ -11,7 +11,7 @@ use crate::{Config, ConfigError, Ftl, Victims};
 /// The parameters of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// The part of the NAND that is not exported. The drive rounds it to whole units.
+    /// The part of the NAND that is not exported. This part is rounded to whole units.
     pub spare: f64,
     /// Which trims are counted in `ratio`.
     pub trims: Trims,
