@@ -285,7 +285,8 @@ impl StateFile {
     /// `release` is called just before this step.
     ///
     /// # Errors
-    /// If the file can't be made, or if `release` fails. An older file then stays as it was.
+    /// If the file can't be made, or if `release` fails. An older file then stays as it was. But if
+    /// only the sync of the folder fails, the new file has already replaced the older file.
     pub(super) fn create(
         &self,
         made: &SavedConfig,
