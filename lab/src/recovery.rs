@@ -22,7 +22,7 @@ use crate::tree::tree_files;
 
 /// Number of reads in flight while the device's own speed is measured.
 const READER_COUNT: usize = 8;
-/// Length of each of these reads, in bytes.
+/// Length in bytes of each read in the measurement of the device's own speed.
 const READ_SIZE: usize = 1 << 20;
 /// Alignment of buffers that direct I/O wants, in bytes.
 const ALIGNMENT: usize = 4096;
@@ -84,9 +84,9 @@ fn read_since(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> 
 }
 
 /// Reads the files below `directory` as fast as the device can: with direct I/O, several reads in
-/// flight. Returns the seconds that this took; `None` if the file system has no direct I/O. Reads
-/// of preallocated blocks that were never written do not reach the device, so only the device's
-/// counters say how much was read.
+/// flight. Returns the number of seconds that the reads took; `None` if the file system has no
+/// direct I/O. Reads of preallocated blocks that were never written do not reach the device, so
+/// only the device's counters say how many bytes came from the device.
 fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let mut pieces = Vec::new();
     for path in tree_files(directory)? {
@@ -101,7 +101,10 @@ fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let reader = || scope.spawn(|| read_pieces(&pieces, &next));
         let readers: Vec<_> = (0..READER_COUNT).map(|_| reader()).collect();
-        readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).collect()
+        readers
+            .into_iter()
+            .map(|reader| reader.join().expect("a thread that reads does not panic"))
+            .collect()
     });
     results.into_iter().collect::<Result<Vec<()>>>()?;
     Ok(Some(started.elapsed().as_secs_f64()))

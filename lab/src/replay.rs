@@ -20,7 +20,7 @@ use crate::tree::tree_files;
 
 /// A start counts as cold if at most this share of the files' bytes is still in memory.
 const RESIDENT_SHARE_MAX: f64 = 0.01;
-/// Length in bytes of each read in the measurement of how fast the files can be read.
+/// Length in bytes of each read while the speed of reading the files is measured.
 const READ_SIZE: usize = 1 << 20;
 
 /// Writes `key_count` keys, ends the server, drops its files from memory, and starts it again.
@@ -35,8 +35,9 @@ pub fn run(
     let written = preload(server.address(), key_count, writer, seed)?;
     let log_bytes = LogSize::of(&server)?.bytes;
     match config.kind {
-        // Stock Redis is not killed, because it would lose writes that it has acknowledged and not
-        // yet written. While its thread flushes, these can be the writes of up to two seconds.
+        // Stock Redis is not killed, because it would lose writes that it has acknowledged but not
+        // yet written. While its thread flushes the log, these can be the writes of up to two
+        // seconds.
         ServerKind::Stock => server.stop()?,
         ServerKind::SlimIO => server.kill()?,
     }
@@ -48,8 +49,8 @@ pub fn run(
     let server = start_with_keys(config, key_count)?;
     let replay_s = server.ready_after().as_secs_f64();
     server.stop()?;
-    // How fast the files can be read is measured after the replay, because reading warms caches
-    // below the kernel (of a controller, or of a virtual machine's host).
+    // The speed of reading the files is measured after the replay, because reading warms caches
+    // below the kernel (in a controller, or in the host of a virtual machine).
     evict(&data)?;
     let read_mb_per_s = read_speed(&data)?;
 
@@ -75,12 +76,12 @@ pub(crate) fn start_with_keys(config: &ServerConfig, key_count: u64) -> Result<S
     if found == Reply::Integer(key_count as i64) {
         return Ok(server);
     }
-    let text = format!("{key_count} keys were written, after the restart there are {found:?}");
+    let text = format!("{key_count} keys were written, but after the restart DBSIZE is {found:?}");
     Err(BenchError::Broken(text))
 }
 
-/// Drops the files below `directory` from the page cache. Returns how this was done, or that it did
-/// not work.
+/// Drops the files below `directory` from the page cache. Returns a text that says how they were
+/// dropped, or that they are still in memory.
 pub(crate) fn evict(directory: &Path) -> Result<String> {
     sync_file_system(directory)?;
     for path in tree_files(directory)? {
@@ -89,15 +90,15 @@ pub(crate) fn evict(directory: &Path) -> Result<String> {
         fadvise(&file, 0, None, Advice::DontNeed).doing(what())?;
     }
     let how = match resident_share(directory)? {
-        None => "posix_fadvise; not checked, as fincore is missing".to_owned(),
+        None => "posix_fadvise; not checked, because fincore does not work".to_owned(),
         Some(share) if share <= RESIDENT_SHARE_MAX => "posix_fadvise, checked by fincore".into(),
         Some(_) if fs::write("/proc/sys/vm/drop_caches", "1").is_ok() => "drop_caches".into(),
-        Some(share) => format!("not cold: {:.0} % still in memory", share * 100.0),
+        Some(share) => format!("not cold: {:.0} % of the data is still in memory", share * 100.0),
     };
     Ok(how)
 }
 
-/// Share of the files' bytes that is in memory; `None` if this machine can't determine it.
+/// Share of the files' bytes that is in memory; `None` if `fincore` does not work.
 fn resident_share(directory: &Path) -> Result<Option<f64>> {
     let files = tree_files(directory)?;
     let mut fincore = Command::new("fincore");
@@ -119,7 +120,8 @@ fn resident_share(directory: &Path) -> Result<Option<f64>> {
     Ok(Some(if size > 0.0 { resident / size } else { 0.0 }))
 }
 
-/// MB per second at which one thread reads the files, buffered, from the device.
+/// Speed, in MB per second, at which one thread reads the files from the device with buffered
+/// reads.
 fn read_speed(directory: &Path) -> Result<f64> {
     let mut buffer = vec![0; READ_SIZE];
     let mut read_bytes = 0;

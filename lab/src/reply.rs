@@ -8,14 +8,14 @@ const LINE_SIZE_MAX: usize = 64 * 1024;
 /// The largest length of a string or array that is accepted.
 const LENGTH_MAX: u64 = 1 << 32;
 
-/// What was seen of one complete reply.
+/// One complete reply, as far as checks need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// `+…`.
+    /// A status: `+…`.
     Status,
-    /// `-…`; the text is in [`ReplyReader::error_text`].
+    /// An error: `-…`. Its text is in [`ReplyReader::error_text`].
     Error,
-    /// `:…`.
+    /// An integer: `:…`.
     Integer(i64),
     /// A string of `len` bytes that starts with `mark` (filled up with zeros if the string is
     /// shorter).
@@ -25,13 +25,13 @@ pub enum Seen {
         /// First bytes.
         mark: [u8; MARK_SIZE],
     },
-    /// No value.
+    /// A nil: `$-1` or `*-1`.
     Nil,
-    /// An array; nested elements are counted as elements.
+    /// An array. The elements of nested arrays count as its own elements.
     Array {
-        /// Elements that were strings.
+        /// Number of elements that are strings.
         strings: u64,
-        /// Elements that were nil.
+        /// Number of elements that are nil.
         nils: u64,
     },
 }
@@ -40,17 +40,17 @@ pub enum Seen {
 /// bytes of strings.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyReader {
-    /// A line that is not complete yet.
+    /// The start of a line that is not complete yet.
     line: Vec<u8>,
-    /// Number of bytes that have not arrived yet, of the current string and the end of line after
-    /// it.
+    /// Number of bytes of the current string, with the end of line after it, that have not arrived
+    /// yet.
     skip: usize,
     bulk_len: usize,
     mark: [u8; MARK_SIZE],
     mark_len: usize,
-    /// Number of elements of the current array that have not arrived yet; its strings and nils so
-    /// far.
+    /// Number of elements of the current array that have not arrived yet.
     elements_left: u64,
+    /// Number of strings and number of nils in the current array so far.
     array: Option<(u64, u64)>,
     error_text: String,
 }
@@ -62,7 +62,7 @@ impl ReplyReader {
     }
 
     /// Consumes bytes until a reply is complete or no bytes are left. Returns the number of bytes
-    /// consumed, and the reply. Fails if the bytes are not RESP2.
+    /// consumed, and the reply if it is complete. Fails if the bytes are not RESP2.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, Option<Seen>)> {
         let mut at = 0;
         while at < bytes.len() {
@@ -80,7 +80,7 @@ impl ReplyReader {
             let Some(end) = rest.iter().position(|&byte| byte == b'\n') else {
                 self.line.extend_from_slice(rest);
                 if self.line.len() > LINE_SIZE_MAX {
-                    return Err(BenchError::Reply("a reply line that does not end".into()));
+                    return Err(BenchError::Reply("a line of a reply is too long".into()));
                 }
                 return Ok((bytes.len(), None));
             };
@@ -117,8 +117,9 @@ impl ReplyReader {
     /// Reads one line; returns the reply or element that it completes.
     fn line_complete(&mut self, line: &[u8]) -> Result<Option<Seen>> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let (&kind, rest) =
-            line.split_first().ok_or_else(|| BenchError::Reply("an empty reply line".into()))?;
+        let (&kind, rest) = line
+            .split_first()
+            .ok_or_else(|| BenchError::Reply("a line of a reply is empty".into()))?;
         Ok(match kind {
             b'+' => Some(Seen::Status),
             b':' => Some(Seen::Integer(integer(rest)?)),
@@ -151,7 +152,7 @@ impl ReplyReader {
             },
             other => {
                 let shown = char::from(other);
-                return Err(BenchError::Reply(format!("a reply that starts with {shown:?}")));
+                return Err(BenchError::Reply(format!("a reply has the unknown type {shown:?}")));
             }
         })
     }
@@ -180,7 +181,8 @@ impl ReplyReader {
 
 fn integer(digits: &[u8]) -> Result<i64> {
     let text = std::str::from_utf8(digits).unwrap_or("?");
-    text.parse().map_err(|_| BenchError::Reply(format!("the number {text:?}")))
+    text.parse()
+        .map_err(|_| BenchError::Reply(format!("an integer reply is not a number: {text:?}")))
 }
 
 fn length(digits: &[u8]) -> Result<Option<u64>> {
@@ -190,7 +192,7 @@ fn length(digits: &[u8]) -> Result<Option<u64>> {
     let text = std::str::from_utf8(digits).unwrap_or("?");
     match text.parse::<u64>() {
         Ok(length) if length <= LENGTH_MAX => Ok(Some(length)),
-        _ => Err(BenchError::Reply(format!("a reply of length {text:?}"))),
+        _ => Err(BenchError::Reply(format!("the length of a reply is not valid: {text:?}"))),
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
             Seen::Nil,
         ];
         for piece_size in 1..=bytes.len() {
-            assert_eq!(read_in_pieces(bytes, piece_size), expected, "pieces of {piece_size}");
+            assert_eq!(read_in_pieces(bytes, piece_size), expected, "pieces of {piece_size} bytes");
         }
     }
 

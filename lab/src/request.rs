@@ -11,9 +11,9 @@ const KEY_DIGIT_COUNT: usize = 12;
 const KEY_PREFIX: &[u8] = b"key:";
 /// Length of a key, in bytes.
 pub const KEY_SIZE: usize = KEY_PREFIX.len() + KEY_DIGIT_COUNT;
-/// Number of bytes at the start of a value that contain the number of the value's key
-/// (little-endian). So a reply with another key's value is noticed. Values that are shorter than
-/// this have no mark.
+/// Size in bytes of a value's mark: the start of the value, which holds the number of its key
+/// (little-endian). The mark shows whether a reply holds the value of the right key. Values that
+/// are shorter than a mark have none.
 pub const MARK_SIZE: usize = 8;
 
 /// Writes requests; holds the templates and the pool of values.
@@ -53,7 +53,8 @@ impl RequestWriter {
         self.values.value_size()
     }
 
-    /// Appends the first request of `op` to `out`. Neighbouring keys wrap at `key_count`.
+    /// Appends the first request of `op` to `out`. In a request with several keys, key 0 follows
+    /// key `key_count - 1`.
     pub fn write(&self, op: Op, key_count: u64, rng: &mut Rng, out: &mut Vec<u8>) {
         match op {
             Op::Set { key } => {

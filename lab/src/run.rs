@@ -27,7 +27,8 @@ const COMPRESSIBLE: f64 = 0.5;
 /// Number of connections that fill the key range, and requests in flight on each of them.
 const PRELOAD_CLIENTS: usize = 16;
 const PRELOAD_PIPELINE: usize = 16;
-/// Connections of the rows on elements, and bytes of a field's value.
+/// Number of connections in the rows on elements of collections, and size of a field's value in
+/// bytes.
 const ELEMENT_CLIENTS: usize = 50;
 const ELEMENT_VALUE_SIZE: usize = 64;
 const CURVE: &[f64] =
@@ -38,16 +39,17 @@ const CURVE: &[f64] =
 pub struct RunResult {
     /// The value of each metric.
     pub metrics: Metrics,
-    /// How the numbers were measured, if this varies between runs.
+    /// How the numbers were measured, as far as the method varies between runs, and SlimIO's own
+    /// report.
     pub notes: BTreeMap<&'static str, String>,
-    /// Latency in microseconds by percentile.
+    /// Pairs of a percentile and its latency in microseconds.
     pub curve: Vec<(f64, f64)>,
-    /// Requests per second over time, of rows with a snapshot.
+    /// Requests per second over time; `None` for rows without a snapshot.
     pub series: Option<Series>,
 }
 
 impl RunResult {
-    /// Adds what SlimIO reports about itself at the end of a run.
+    /// Adds the fields of `INFO slimio`, if the server is SlimIO.
     pub(crate) fn add_notes(&mut self, server: &Server) -> Result<()> {
         if server.config().kind == ServerKind::SlimIO {
             let info = server.client()?.info("slimio")?;
@@ -60,8 +62,9 @@ impl RunResult {
     }
 }
 
-/// Runs `scenario`. `open_rate` is the arrival rate of an open loop, per second. Rows with
-/// a snapshot also run without it.
+/// Runs `scenario`. `open_rate` is the number of arrivals per second in an open loop.
+/// [`Work::HalfOpen`] needs this number. Rows with a snapshot can do without, because they can
+/// measure a rate themselves.
 pub fn run(
     scenario: &Scenario,
     server: &ServerConfig,
@@ -82,7 +85,9 @@ pub fn run(
         }
         Work::HalfOpen { clients, value_size } => {
             let per_s = open_rate.ok_or_else(|| {
-                BenchError::Usage("an open loop needs the stock server's capacity".into())
+                BenchError::Usage(
+                    "the stock server's capacity, which sets the rate, is unknown".into(),
+                )
             })?;
             let arrival = Arrival::Poisson { per_s };
             let load = Load { clients, pipeline: 1, value_size, mix: "set", arrival, seed };
@@ -193,12 +198,12 @@ pub fn without_errors(report: PhaseReport) -> Result<PhaseReport> {
     match &report.first_error {
         None => Ok(report),
         Some(text) => {
-            Err(BenchError::Reply(format!("{} error replies, first: {text}", report.errors)))
+            Err(BenchError::Reply(format!("{} error replies; the first: {text}", report.errors)))
         }
     }
 }
 
-/// Starts a server. If the row is aged, also writes as much data as the scale says, and deletes it.
+/// Starts a server. If the row is aged, also writes `aged_payload_bytes` of data, and deletes them.
 fn start(
     scenario: &Scenario,
     config: &ServerConfig,
@@ -258,7 +263,7 @@ struct Phases {
 impl Phases {
     fn of(mix: &Mix, scale: &Scale) -> Self {
         if mix.is_once() {
-            // Requests that pop members remove seven eighths of the set in all.
+            // The three phases together pop seven eighths of the set's members.
             let part = scale.key_count / 8;
             return Self {
                 warmup: Until::Requests(part),
@@ -289,7 +294,10 @@ fn count_syscalls(
 ) -> Result<()> {
     let directory = &server.config().directory;
     let Some(counter) = SyscallCounter::attach(server.pid(), directory) else {
-        result.notes.insert("syscalls", "not measured: neither perf nor strace works here".into());
+        result.notes.insert(
+            "syscalls",
+            "not measured: neither perf nor strace works on this machine".into(),
+        );
         return Ok(());
     };
     result.notes.insert("syscalls", counter.tool().to_owned());
@@ -358,7 +366,9 @@ fn run_redis_benchmark(
     value_size: usize,
 ) -> Result<String> {
     let Address::Tcp(address) = server.address() else {
-        return Err(BenchError::Usage("redis-benchmark runs over TCP here".into()));
+        return Err(BenchError::Usage(
+            "the rows with redis-benchmark need a server with a TCP port".into(),
+        ));
     };
     let output = Command::new(program)
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()])
@@ -382,7 +392,9 @@ fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
     let numbers: Vec<f64> =
         line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
     let [per_s, _avg, _min, p50, _p95, p99, max] = numbers[..] else {
-        return Err(BenchError::Server(format!("redis-benchmark said: {text}")));
+        return Err(BenchError::Server(format!(
+            "the output of redis-benchmark can't be parsed: {text}"
+        )));
     };
     Ok(Metrics::from([
         ("requests_per_s", per_s),

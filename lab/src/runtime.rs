@@ -1,4 +1,5 @@
-//! Throughput over time on an emulated SSD, and what the SSD's collector writes meanwhile.
+//! Throughput over time on an emulated SSD, and the bytes that the SSD's collector writes
+//! meanwhile.
 //!
 //! ```text
 //!  clients ──► server ──► emulated drive: mapping, collector, a clock for each die
@@ -31,7 +32,7 @@ pub use samples::{Meter, Sample, Sampler, Samples};
 pub use table::{middle_rounds, table};
 
 /// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More handles
-/// would need more spare units, because each handle fills a unit.
+/// would need more spare units, because each handle fills a unit of its own.
 const HANDLES: u16 = 4;
 
 /// The server that uses the drive.
@@ -45,7 +46,8 @@ pub enum Host {
     Stock {
         /// The file system.
         file_system: FileSystemKind,
-        /// Whether the file system is mounted so that it tells the drive which blocks were freed.
+        /// Whether the file system is mounted with `discard`. With it, the file system tells the
+        /// drive which blocks were freed.
         discard: bool,
     },
 }
@@ -72,32 +74,32 @@ impl Host {
     }
 }
 
-/// How the drive differs from the paper's, and how full it gets.
+/// How the drive differs from the drive in the SlimIO paper, and how full it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drive {
-    /// Its name in the table.
+    /// The drive's name in the table.
     pub name: &'static str,
-    /// Bytes that the drive exports. If no size of reclaim units is given, the drive may export a
-    /// little less.
+    /// Bytes that the drive exports. If `unit_bytes` is `None`, the drive may export a little less.
     pub size_bytes: u64,
     /// Size of a reclaim unit; `None` for a 180th of the drive, rounded down to whole pages of each
     /// die.
     pub unit_bytes: Option<u64>,
     /// Share of the NAND that the drive does not export, in percent.
     pub spare_percent: u32,
-    /// Share of the units that is free when the collector begins in the background, in percent.
+    /// The collector works in the background while less than this share of the units is free, in
+    /// percent.
     pub background_percent: u32,
     /// Data, log and snapshots are scaled as if the drive had only this share of its size, in
     /// percent.
     pub fill_percent: u64,
 }
 
-/// One run.
+/// The settings of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// The server that uses the drive.
     pub host: Host,
-    /// `appendfsync`.
+    /// Value of `appendfsync`.
     pub policy: Policy,
     /// The drive.
     pub drive: Drive,
@@ -110,9 +112,9 @@ pub struct Setup {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was run.
+    /// The settings of the run.
     pub setup: Setup,
-    /// What the clients saw.
+    /// Number of requests, elapsed time and latency, as the clients measured them.
     pub driven: Driven,
     /// Samples over time, from the first repetition to the last SET.
     pub samples: Samples,
@@ -144,9 +146,9 @@ impl Setup {
         Workload { repetitions, ..workload }
     }
 
-    /// Carries out the run with the server's program at `program`. Data is in `folder`, which is
-    /// emptied first and not removed. On SIGINT and SIGTERM, the run takes down what it mounted and
-    /// attached, and ends.
+    /// Carries out the run with the server's program at `program`. The data is in `folder`, which
+    /// is emptied first and not removed. On SIGINT and SIGTERM, the run takes down its mounts and
+    /// loop devices, and ends.
     pub fn run(&self, program: &Path, folder: &Path) -> Result<Outcome> {
         heed_interrupts()?;
         fresh_directory(folder)?;
@@ -234,13 +236,14 @@ impl Setup {
     }
 }
 
-/// Where data is during a run: in memory, so that no real disk affects the results.
+/// Folder for the data of a run. The folder is in memory if possible, so that no real disk affects
+/// the results.
 pub fn folder_in_memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Removes what a run has left.
+/// Removes the folder of a run.
 pub fn remove(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).doing(format!("removing {}", folder.display()))
 }

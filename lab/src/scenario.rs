@@ -1,4 +1,4 @@
-//! The rows of the comparison: what the clients do, under which policy.
+//! The rows of the comparison. Each row says what the clients do, and when writes are made durable.
 
 use crate::server::Policy;
 use crate::slowest::Grows;
@@ -38,15 +38,15 @@ pub enum Work {
         /// Size of a value, in bytes.
         value_size: usize,
     },
-    /// The lab's own generator, open loop with random arrivals. The rate is half of what the stock
-    /// server reaches in a closed loop in the same run.
+    /// The lab's own generator, open loop with random arrivals. The rate is half of the rate that
+    /// the stock server reaches in a closed loop in the same run.
     HalfOpen {
         /// Connections.
         clients: usize,
         /// Size of a value, in bytes.
         value_size: usize,
     },
-    /// A counted number of SETs, to see how many bytes of log they leave.
+    /// A fixed number of SETs, to see how many bytes of log they leave.
     LogBytes {
         /// Connections.
         clients: usize,
@@ -59,9 +59,9 @@ pub enum Work {
         /// Size of a value, in bytes.
         value_size: usize,
     },
-    /// Snapshots while the clients go on: see [`crate::snapshot`].
+    /// Snapshots while the clients go on sending requests: see [`crate::snapshot`].
     Snapshot(SnapshotWork),
-    /// Like `Replay`, but with everything in a snapshot instead of in the log.
+    /// Like `Replay`, but all data is in a snapshot instead of in the log.
     Recovery {
         /// Size of a value, in bytes.
         value_size: usize,
@@ -73,9 +73,9 @@ pub enum Work {
     /// How long another client waits while one client runs commands on large sets: see
     /// [`crate::beside`].
     Beside,
-    /// Many clients wait, all for the same key or each for its own: see [`crate::waiters`].
+    /// Many clients wait, all for the same key or each for its own key: see [`crate::waiters`].
     Waiters {
-        /// Whether all wait for the same key.
+        /// Whether all clients wait for the same key.
         has_one_key: bool,
     },
     /// Commands on the middle of a large list: see [`crate::middle`].
@@ -85,17 +85,17 @@ pub enum Work {
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its name in `--scenarios` and in the results.
+    /// The row's name in `--scenarios` and in the results.
     pub name: &'static str,
-    /// Its title in the table.
+    /// The row's title in the table.
     pub title: &'static str,
     /// When writes are made durable.
     pub policy: Policy,
     /// What the clients do.
     pub work: Work,
-    /// Whether the server first writes and deletes as much as the scale says. If so, the files of
-    /// its log have been used before and do not grow, as on a server that rewrites its log now and
-    /// then.
+    /// Whether [`Scale::aged_payload_bytes`] are written and deleted first. If so, the files of the
+    /// server's log have been used before and do not grow. This is the normal state of a server
+    /// that rewrites its log now and then.
     pub is_aged: bool,
     /// The metric that the row is about.
     pub headline: &'static str,
@@ -142,10 +142,10 @@ const SETS: SnapshotWork = SnapshotWork {
 };
 /// Like `SETS`, but while the server rewrites its log because the log has grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
-/// Values that compress by half, and values that do not compress.
+/// Shares of a value that a compressor can save: half of the value, and nothing of it.
 const HALF: f64 = 0.5;
 const NOTHING: f64 = 0.0;
-/// YCSB A as the paper runs it: 8 clients, values of 2 KiB.
+/// YCSB A as the SlimIO paper runs it: 8 clients, values of 2 KiB.
 const YCSB_A: SnapshotWork = SnapshotWork { mix: "ycsb-a", clients: 8, value_size: 2048, ..SETS };
 
 const fn snapshot(
@@ -179,8 +179,8 @@ const fn waiters(name: &'static str, title: &'static str, has_one_key: bool) -> 
     Scenario { name, title, policy: Policy::EverySec, work, is_aged: false, headline }
 }
 
-/// All rows, in the order of the table. The rows up to the replay are the comparison. The rows
-/// after the replay run only if `--scenarios` names them.
+/// All rows, in the order of the table. The rows up to and including the log replay run by default.
+/// The rows after the log replay run only if `--scenarios` names them.
 pub const SCENARIOS: &[Scenario] = &[
     closed("set-everysec", "SET", Policy::EverySec, ("set", 50, 1, VALUE_SIZE)),
     closed("set-always", "SET", Policy::Always, ("set", 50, 1, VALUE_SIZE)),
@@ -334,7 +334,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// How many of [`SCENARIOS`], from the first on, run if none is named.
+/// Number of rows that run by default: the first ones of [`SCENARIOS`].
 pub const DEFAULT_SCENARIO_COUNT: usize = 17;
 
 const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work::Replay { .. }));
@@ -342,7 +342,7 @@ const _: () = assert!(matches!(SCENARIOS[DEFAULT_SCENARIO_COUNT - 1].work, Work:
 /// Durations and sizes of the rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// Rounds of stock and SlimIO in turn.
+    /// Number of rounds. In each round, stock Redis and SlimIO run in turn.
     pub rounds: u32,
     /// Warm-up before the measured stretch, in seconds.
     pub warmup_s: f64,
@@ -350,16 +350,16 @@ pub struct Scale {
     pub measured_s: f64,
     /// The stretch after the measured one, in which system calls are counted, in seconds.
     pub counted_s: f64,
-    /// Size of the key range.
+    /// Number of keys in the key range.
     pub key_count: u64,
-    /// Elements of each large set, hash or list, in the rows on elements and in the row on a client
-    /// that waits beside commands on large sets.
+    /// Number of elements of each large set, hash or list in the rows on elements, and in the row
+    /// about a client that waits while another client runs commands on large sets.
     pub element_count: u64,
     /// Payload written and deleted before a row that is aged, in bytes.
     pub aged_payload_bytes: u64,
-    /// Requests of one `redis-benchmark`.
+    /// Number of requests that one `redis-benchmark` sends.
     pub redis_benchmark_requests: u64,
-    /// SETs of the rows about log bytes.
+    /// Number of SETs in each row about log bytes.
     pub log_requests: u64,
     /// Payload of the log that is replayed, in bytes.
     pub replay_payload_bytes: u64,
@@ -371,7 +371,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Takes seconds per row, and shows only that everything works. The numbers mean nothing.
+    /// Takes a few seconds per row, and shows only that everything works. Its numbers mean nothing.
     pub const QUICK: Self = Self {
         rounds: 1,
         warmup_s: 0.1,

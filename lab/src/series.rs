@@ -1,4 +1,4 @@
-//! Requests per second over the time of a run, and when its snapshots ran.
+//! Requests per second over the time of a run, and the times of its snapshots.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a phase that began this long after the first one.
+    /// Adds a phase that began at the time `began` after the beginning of the first phase.
     pub fn add(&mut self, began: Duration, report: &PhaseReport) {
         let (began, elapsed) = (began.as_secs_f64(), report.elapsed.as_secs_f64());
         let width = TICK.as_secs_f64();

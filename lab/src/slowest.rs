@@ -1,5 +1,5 @@
-//! The slowest single command while a data set grows. Its time shows whether a command's work grows
-//! with the size of the data set, which must not happen.
+//! The slowest single command while a data set grows. A command's work must not grow with the size
+//! of the data set. The time of the slowest command shows whether it does.
 //!
 //! SlimIO itself measures the CPU time of its commands (`command-cpu-tracking`); stock Redis does
 //! not. Both servers keep in `SLOWLOG` the commands that were slowest by the clock.
@@ -17,17 +17,17 @@ use crate::server::{Server, ServerConfig, ServerKind};
 use crate::snapshot::{Kind, take};
 use crate::values::ValuePool;
 
-/// What grows.
+/// The data that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grows {
     /// The keyspace: new keys are inserted.
     Keyspace,
-    /// One hash, which is written to, and then expires or is deleted, while snapshots of it are
-    /// taken.
+    /// One hash. While a snapshot of the hash is taken, the hash is written to, and then expires or
+    /// is deleted.
     Hash,
 }
 
-/// Bytes of a value, or of a field's value.
+/// Size in bytes of a key's value, or of a field's value.
 const VALUE_SIZE: usize = 64;
 const HASH: &str = "hash";
 const ELEMENTS_PER_COMMAND: u64 = 100;
@@ -68,7 +68,7 @@ pub fn run(grows: Grows, config: &ServerConfig, count: u64, seed: u64) -> Result
 
 /// Fills a hash, begins a snapshot, writes to the hash, and removes the hash; all of this twice.
 /// The hash is removed by expiry the first time, and by deletion the second time. Returns whether
-/// the snapshots still ran when the hash had been removed.
+/// both snapshots still ran after the hash had been removed.
 fn hash(server: &Server, fields: u64) -> Result<bool> {
     let mut was_running = true;
     for expires in [true, false] {
@@ -88,7 +88,7 @@ fn hash(server: &Server, fields: u64) -> Result<bool> {
             client.expect(&["DEL", HASH])?;
         }
         was_running &= is_saving(&mut client)?;
-        saving.join().expect("waiting for a snapshot does not panic")?;
+        saving.join().expect("the thread that waits for a snapshot does not panic")?;
     }
     Ok(was_running)
 }
@@ -134,7 +134,8 @@ pub(crate) fn fill(client: &mut Client, command: &str, elements: &Elements<'_>) 
 /// Writes to fields all over the hash.
 fn write(client: &mut Client, fields: u64) -> Result<()> {
     for i in 0..WRITES {
-        // The step is coprime with any number of fields that is worth measuring.
+        // The step is a prime number, and larger than any realistic number of fields. So no field
+        // is written twice before all fields are written.
         let field = name(i.wrapping_mul(2_654_435_761) % fields);
         client.expect(&["HSET", HASH, &field, "written while a snapshot runs"])?;
     }
@@ -156,11 +157,11 @@ fn slowest(server: &Server, metrics: &mut Metrics) -> Result<()> {
         let us: f64 = us
             .trim()
             .parse()
-            .map_err(|_| BenchError::Reply(format!("command_cpu_us_max: {us} is not a number")))?;
+            .map_err(|_| BenchError::Reply(format!("command_cpu_us_max is not a number: {us}")))?;
         metrics.insert("command_cpu_ms_max", us / 1000.0);
     }
     let Reply::Array(entries) = client.expect(&["SLOWLOG", "GET", "-1"])? else {
-        return Err(BenchError::Reply("SLOWLOG GET is not an array".into()));
+        return Err(BenchError::Reply("the reply to SLOWLOG GET is not an array".into()));
     };
     let micros = entries.iter().filter_map(|entry| match entry {
         Reply::Array(fields) => match fields.get(2) {

@@ -1,8 +1,9 @@
-//! A snapshot while clients write: what it does to throughput, memory and latency, all in one run.
+//! A snapshot while clients write: how the snapshot affects throughput, memory and latency, all in
+//! one run.
 //!
 //! ```text
-//!  fill ─ rewrite ─┬─ closed loop, full rate ──────────────┬─ rewrite ─┬─ open loop, half rate ───┐
-//!                  │ without │ during BGSAVE │ without     │           │ without │ during BGSAVE  │
+//!  fill ─ rewrite ─┬─ closed loop, full rate ────────────┬─ rewrite ─┬─ open loop, half rate ───┐
+//!                  │ without │ during BGSAVE │ without   │           │ without │ during BGSAVE  │
 //! ```
 //!
 //! The log is rewritten before each part. So both servers begin a part with a log that has been
@@ -31,7 +32,7 @@ use crate::watch::{Seen, Watch};
 
 /// Interval between polls of a running snapshot.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// A snapshot that takes longer ends the run.
+/// If a snapshot takes longer than this, the run fails.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(1800);
 
 /// What the clients do around and during the snapshot.
@@ -45,9 +46,9 @@ pub struct SnapshotWork {
     pub value_size: usize,
     /// Share of a value that a compressor can save.
     pub compressible: f64,
-    /// `rdbcompression`.
+    /// Value of `rdbcompression`.
     pub compresses: bool,
-    /// Which kind of snapshot.
+    /// The kind of snapshot.
     pub kind: Kind,
 }
 
@@ -58,7 +59,7 @@ pub enum Kind {
     Save,
     /// `BGREWRITEAOF`.
     Rewrite,
-    /// The server rewrites a log that has grown, without being asked.
+    /// The server rewrites its log by itself, because the log has grown.
     Growth,
 }
 
@@ -134,7 +135,7 @@ impl SnapshotState {
     }
 }
 
-/// A phase of load, with the time at which it began and the stalls of the machine during it.
+/// A phase of load, with the time at which it began and the stalls of the machine during the phase.
 struct Stretch {
     /// When the phase began, counted from the beginning of the run.
     began: Duration,
@@ -163,14 +164,16 @@ impl Run<'_> {
         Ok(Stretch { began, report, stall_us_p999: stalls.p999_us() })
     }
 
-    /// Like `stretch`, but samples memory, as is done during a snapshot. Sampling takes a core for
-    /// milliseconds, so both of the stretches that are compared must have it.
+    /// Like `stretch`, but samples memory, as `watched_snapshot` does. Sampling takes a core for
+    /// milliseconds, so memory is sampled with and without a snapshot. Otherwise, the two could not
+    /// be compared.
     fn watched(&mut self, until: Until) -> Result<Stretch> {
         let _watch = Watch::start(self.server)?;
         self.stretch(until)
     }
 
-    /// Takes a snapshot under load. Returns what was seen of the server meanwhile, too.
+    /// Takes a snapshot under load. Meanwhile, samples the server's memory and the times of the
+    /// child or threads that save.
     fn watched_snapshot(&mut self, kind: Kind) -> Result<(Snapshot, Seen)> {
         let watch = Watch::start(self.server)?;
         let snapshot = self.snapshot(kind);
@@ -191,14 +194,14 @@ impl Run<'_> {
                 took
             });
             let load = self.stretch(until);
-            (load, taking.join().expect("waiting for a snapshot does not panic"))
+            (load, taking.join().expect("the thread that waits for a snapshot does not panic"))
         });
         Ok(Snapshot { took: took?, load: load? })
     }
 
-    /// The longest time for which a snapshot kept the command thread from running commands, as the
-    /// server reports it: by the clock, and in CPU time. Stock Redis does not report CPU time, so
-    /// for it both numbers are the time by the clock.
+    /// Adds the longest time for which a snapshot kept the command thread from running commands, as
+    /// the server reports it. There are two numbers: the time by the clock, and the CPU time. Stock
+    /// Redis does not report CPU time, so both of its numbers are the time by the clock.
     fn away(&self, metrics: &mut Metrics) -> Result<()> {
         let mut client = self.server.client()?;
         let (section, by_clock, cpu) = match self.server.config().kind {
@@ -219,7 +222,7 @@ impl Run<'_> {
 }
 
 /// Runs both parts. `open_rate` is the number of arrivals per second in the second part; `None`
-/// stands for half of what the server did in the first part without a snapshot.
+/// stands for half of the server's rate in the first part without a snapshot.
 pub fn run(
     work: &SnapshotWork,
     config: &ServerConfig,
@@ -280,7 +283,9 @@ pub fn run(
     run.away(&mut result.metrics)?;
     let found = server.client()?.expect(&["DBSIZE"])?;
     if found != Reply::Integer(key_count as i64) {
-        return Err(BenchError::Broken(format!("of {key_count} keys there are {found:?}")));
+        return Err(BenchError::Broken(format!(
+            "there should be {key_count} keys, but DBSIZE is {found:?}"
+        )));
     }
     drop(run);
     result.add_notes(&server)?;
@@ -329,8 +334,7 @@ fn closed_metrics(
         ("pss_mib_before", mib(seen.pss_bytes_before)),
         ("pss_mib_peak", mib(seen.pss_bytes_peak)),
         ("pss_peak_per_before", seen.pss_bytes_peak as f64 / seen.pss_bytes_before as f64),
-        // What was written during the snapshot, as a share of the data set. Such writes cost
-        // memory.
+        // Bytes written during the snapshot, as a share of the data set. Such writes cost memory.
         ("write_rate_per_snapshot_rate", during.payload_bytes as f64 / data_bytes),
         ("closed_latency_us_p999_without", without_us),
         ("closed_latency_us_p999_during", during_us),

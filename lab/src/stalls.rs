@@ -3,7 +3,7 @@
 //!
 //! A thread sleeps for a millisecond at a time and notes how late it wakes. Wake-ups that would
 //! have come due during a long stall are counted, too, as in an open loop. So the percentiles are
-//! those of a server that takes no time at all.
+//! the latencies of an imaginary server that takes no time at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,15 +34,15 @@ impl StallMeter {
     /// Starts to measure.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When the thread that measures can't be started.
     pub fn start() -> Result<Self> {
-        let late = Histogram::new(3).expect("three digits are possible");
+        let late = Histogram::new(3).expect("a histogram can have three significant digits");
         let shared = Arc::new(Shared { is_over: AtomicBool::new(false), late: Mutex::new(late) });
         let its_own = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("stalls".into())
             .spawn(move || its_own.measure())
-            .doing("starting a thread that sleeps")?;
+            .doing("starting the thread that measures stalls")?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -61,7 +61,7 @@ impl Shared {
             let late = began.elapsed().saturating_sub(STEP);
             let (late, step) = (late.as_nanos() as u64, STEP.as_nanos() as u64);
             let mut histogram = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-            histogram.record_correct(late, step).expect("the histogram resizes itself");
+            histogram.record_correct(late, step).expect("the histogram grows with its values");
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         let samples = || meter.shared.late.lock().unwrap().len();
         while samples() < 20 {
-            assert!(Instant::now() < deadline, "the thread has never woken");
+            assert!(Instant::now() < deadline, "the thread has not woken 20 times in 20 seconds");
             std::thread::yield_now();
         }
         assert!(meter.p999_us() > 0.0);

@@ -1,6 +1,6 @@
 //! Counts the system calls of a running server with `perf`, which reads the kernel's tracepoint and
 //! costs nearly nothing. If `perf` can't be used, counts them with `strace`, which slows the server
-//! down but counts right.
+//! down but counts correctly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +32,7 @@ enum Tool {
 
 impl SyscallCounter {
     /// Attaches to all threads of `pid`; `None` if this machine has neither tool, or does not allow
-    /// them. The tool's files are in `directory`.
+    /// either of them to attach. The tool's files are in `directory`.
     pub fn attach(pid: u32, directory: &Path) -> Option<Self> {
         Self::with_perf(pid, directory).or_else(|_| Self::with_strace(pid, directory)).ok()
     }
@@ -73,9 +73,9 @@ impl SyscallCounter {
             .stderr(Stdio::piped())
             .spawn()
             .doing("starting strace")?;
-        let stderr = child.stderr.take().expect("stderr is a pipe");
+        let stderr = child.stderr.take().expect("the standard error of strace is a pipe");
         let mut line = String::new();
-        BufReader::new(stderr).read_line(&mut line).doing("listening to strace")?;
+        BufReader::new(stderr).read_line(&mut line).doing("reading what strace prints")?;
         let counter = Self { tool: Tool::Strace, child, output };
         if line.contains("attached") {
             Ok(counter)
@@ -97,7 +97,7 @@ impl SyscallCounter {
         if matches!(self.tool, Tool::Perf { .. }) {
             self.command_perf("disable\n")?;
         }
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a pid");
+        let pid = Pid::from_raw(self.child.id() as i32).expect("the pid of a child is not 0");
         kill_process(pid, Signal::INT).doing("stopping the counter")?;
         self.child.wait().doing("waiting for the counter")?;
         let text = fs::read_to_string(&self.output).doing("reading the count")?;
@@ -117,7 +117,7 @@ impl SyscallCounter {
             return Err(BenchError::Server("perf does not answer".into()));
         }
         let mut answer = [0; 16];
-        let _ack = acknowledged.read(&mut answer).doing("listening to perf")?;
+        let _ack = acknowledged.read(&mut answer).doing("reading the answer of perf")?;
         Ok(())
     }
 }

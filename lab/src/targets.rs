@@ -22,11 +22,11 @@ enum Judged {
 struct Target {
     title: &'static str,
     scenario: &'static str,
-    /// The stock server's row, if it is not the same as SlimIO's.
+    /// The scenario of the stock server; `None` if it is the same as SlimIO's.
     stock_scenario: Option<&'static str>,
     metric: &'static str,
     judged: Judged,
-    /// `None` if the metric is only reported.
+    /// The bound that must be reached; `None` if the metric is only reported.
     floor: Option<f64>,
     goal: f64,
 }
@@ -203,8 +203,9 @@ const TARGETS: &[Target] = &[
     target("LSET in the middle", ("list-middle", "us_per_lset"), RatioAtMost, Some(0.01), 0.01),
 ];
 
-/// Rows with a snapshot that have targets: the name in the table, the scenario, and the row in
-/// which stock does not compress. Without compression, stock's time does not depend on the values.
+/// Rows with a snapshot that have targets: the name in the table, the scenario, and the scenario in
+/// which stock Redis does not compress. Without compression, the time that stock Redis needs does
+/// not depend on the values.
 const SNAPSHOT_ROWS: &[(&str, &str, &str)] = &[
     ("everysec", "snapshot-everysec", "snapshot-everysec-plain"),
     ("always", "snapshot-always", "snapshot-always-plain"),
@@ -233,22 +234,22 @@ fn snapshot_targets(scenario: &'static str, plain: &'static str) -> [Target; 6] 
     ]
 }
 
-/// One target and what a comparison shows of it.
+/// One target, and the numbers of a comparison that show whether it is reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The row's name.
+    /// The target's title.
     pub title: String,
-    /// Median of the stock server, or of the best one if there are several.
+    /// Median of the stock server, or of the best stock server if there are several.
     pub stock: Option<f64>,
-    /// Name of that server, if there are several.
+    /// Name of the best stock server, if there are several.
     pub best: Option<String>,
     /// Median of SlimIO.
     pub slimio: Option<f64>,
     /// SlimIO / stock.
     pub ratio: Option<f64>,
-    /// What must be reached, in words.
+    /// The bound that must be reached, as text.
     pub floor: String,
-    /// What is to be reached in the end, in words.
+    /// The bound that is to be reached in the end, as text.
     pub goal: String,
     /// Whether the floor is reached; `None` without a floor or without a measurement.
     pub met: Option<bool>,

@@ -1,7 +1,7 @@
 //! Values of a chosen entropy: a different value for every request, at the price of a copy.
 //!
-//! A pool of bytes is made once: units of random bytes followed by filler. The filler's share is
-//! what a compressor can save. A value is a piece of the pool that begins at a random byte. So two
+//! A pool of bytes is made once: units of random bytes followed by filler. A compressor can save
+//! the filler and nothing else. A value is a piece of the pool that begins at a random byte. So two
 //! requests practically never send the same bytes, and nothing is generated while the clock runs.
 
 use fastrand::Rng;
@@ -21,13 +21,13 @@ pub struct ValuePool {
 }
 
 impl ValuePool {
-    /// Values of `value_size` bytes. A compressor can save the share `compressible` of them (0.0
-    /// incompressible, 0.5 half, 1.0 constant).
+    /// Values of `value_size` bytes. A compressor can save the share `compressible` of them (0.0:
+    /// nothing, 0.5: half, 1.0: all).
     ///
     /// # Panics
     /// When `compressible` is not between 0 and 1.
     pub fn new(value_size: usize, compressible: f64, seed: u64) -> Self {
-        assert!((0.0..=1.0).contains(&compressible), "a share is between 0 and 1");
+        assert!((0.0..=1.0).contains(&compressible), "the compressible share is between 0 and 1");
         let unit_size = UNIT_SIZE.min(value_size.max(1));
         let random_size = (unit_size as f64 * (1.0 - compressible)).round() as usize;
         let mut bytes = vec![FILLER; START_COUNT + value_size];

@@ -10,15 +10,16 @@ use crate::proc::{CpuTime, pss_bytes};
 use crate::run::RunResult;
 use crate::server::{Server, ServerConfig};
 
-/// Count of the clients that wait.
+/// Number of clients that wait.
 const COUNT: usize = 10_000;
-/// Elements that are pushed by one pipeline, each for a different client.
+/// Number of elements that one pipeline pushes, each for a different client.
 const BATCH: usize = 100;
-/// Open files that each of the two processes needs besides the clients' connections.
+/// Number of open files that this process and the server each need besides the clients'
+/// connections.
 const FILES_BESIDE: u64 = 200;
 
-/// Lets clients wait, all for one key or each for its own, and pushes elements for `duration`. A
-/// client that is served waits again.
+/// Lets clients wait, all for one key or each for its own key, and pushes elements for `duration`.
+/// A client that is served waits again.
 pub fn run(config: &ServerConfig, has_one_key: bool, duration: Duration) -> Result<RunResult> {
     allow_files(COUNT as u64 + FILES_BESIDE)?;
     let mut config = config.clone();
@@ -79,7 +80,7 @@ fn expect(reply: &Reply, is_right: impl Fn(&Reply) -> bool) -> Result<()> {
     if is_right(reply) {
         return Ok(());
     }
-    Err(BenchError::Reply(format!("{reply:?} to a push or to who waits")))
+    Err(BenchError::Reply(format!("a push, or a client that waits, got the wrong reply {reply:?}")))
 }
 
 /// Waits until all clients wait.
@@ -101,6 +102,8 @@ fn allow_files(count: u64) -> Result<()> {
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).map_err(|errno| {
         let hint = "raise the limit of open files (ulimit -n)";
-        BenchError::Usage(format!("{count} open files are needed, {errno}: {hint}"))
+        BenchError::Usage(format!(
+            "{count} open files are needed, but setting this limit failed ({errno}): {hint}"
+        ))
     })
 }

@@ -15,10 +15,10 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 /// Sampling may take at most 1 / `SAMPLE_SHARE` of the time, because the kernel walks all pages of
 /// a process to report its memory.
 const SAMPLE_SHARE: u32 = 50;
-/// The names of SlimIO's threads that write snapshots begin with this. The threads take turns.
+/// The names of SlimIO's threads that write snapshots begin with this text. The threads take turns.
 const SNAPSHOT_THREADS: &str = "snapshot";
 
-/// What was seen between start and end.
+/// What a watch has seen between its start and its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Memory of the server and its children at the start. A page that several processes share is
@@ -26,7 +26,8 @@ pub struct Seen {
     pub pss_bytes_before: u64,
     /// The same memory at its peak.
     pub pss_bytes_peak: u64,
-    /// Times of the child (stock) or the threads (SlimIO) that save, as far as they were seen.
+    /// Times of the child (stock Redis) or the threads (SlimIO) that save, at the last sample that
+    /// found them; `None` if no sample did.
     pub saver: Option<RunTime>,
 }
 
@@ -49,7 +50,7 @@ struct Shared {
 }
 
 impl Watch {
-    /// Takes the first sample, and starts a thread that takes the others.
+    /// Takes the first sample, and starts a thread that takes all further samples.
     pub fn start(server: &Server) -> Result<Self> {
         let (pid, kind) = (server.pid(), server.config().kind);
         let pss_bytes = pss_with_children(pid)?;
@@ -68,7 +69,7 @@ impl Watch {
         let thread = std::thread::Builder::new()
             .name("watch".into())
             .spawn(move || its_own.keep())
-            .doing("starting a thread that watches")?;
+            .doing("starting the thread that samples memory")?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -98,7 +99,7 @@ impl Shared {
     fn keep(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             let began = Instant::now();
-            // If the server has ended, this error is reported elsewhere.
+            // If the server has ended, the thread that drives the load reports that.
             let pss_bytes = pss_with_children(self.pid).unwrap_or(0);
             let mut seen = self.seen();
             seen.pss_bytes_peak = seen.pss_bytes_peak.max(pss_bytes);
@@ -121,7 +122,7 @@ impl Shared {
 
 fn pss_with_children(pid: u32) -> Result<u64> {
     let children = proc::children(pid)?;
-    // A child may end after it was listed.
+    // A child may have ended since it was listed. Its memory is not counted.
     let of_children: u64 = children.into_iter().filter_map(|pid| proc::pss_bytes(pid).ok()).sum();
     Ok(proc::pss_bytes(pid)? + of_children)
 }

@@ -1,5 +1,5 @@
-//! A chart of several runs. It has two panels, one below the other: requests per second, and what
-//! the collector writes. Each panel shows all runs.
+//! A chart of several runs. It has two panels, one below the other: requests per second, and MiB
+//! per second that the collector writes. Each panel shows all runs.
 
 use slimio_plot::{Axis, Chart, Curve, Ink, Panel};
 
@@ -29,13 +29,13 @@ pub fn chart(outcomes: &[&Outcome]) -> Chart {
     };
     let panels = vec![
         panel(
-            "requests; tinted, with a bar at the top: while the server of that colour writes a snapshot",
+            "requests; a tinted band with a bar on top is a snapshot by the server of that colour",
             "requests per second",
             false,
             |outcome| outcome.samples.requests_per_s(),
         ),
         panel(
-            "collection: what goes to the media beyond what the host writes",
+            "collection: bytes that go to the media beyond the host's bytes",
             "MiB per second",
             true,
             |outcome| outcome.samples.collected_mib_per_s(),

@@ -18,9 +18,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Where the drive's counters come from.
 #[derive(Clone, Debug)]
 pub enum Meter {
-    /// The server, in `INFO slimio`.
+    /// From the server, by `INFO slimio`.
     Info,
-    /// The drive itself.
+    /// From the drive itself.
     Drive(DriveMeter),
 }
 
@@ -31,13 +31,13 @@ pub struct Sample {
     pub at_s: f64,
     /// Commands that the server has executed.
     pub commands: u64,
-    /// Bytes that the drive's host wrote.
+    /// Bytes that the host has written to the drive.
     pub host_bytes: u64,
-    /// Bytes that the drive wrote to its media.
+    /// Bytes that the drive has written to its media.
     pub media_bytes: u64,
     /// CPU time of the server, including the children that it has waited for.
     pub cpu: Duration,
-    /// Whether a snapshot of either kind is being written.
+    /// Whether the server is writing an on-demand snapshot or rewriting its log.
     pub is_saving: bool,
 }
 
@@ -73,7 +73,8 @@ impl Section {
 
     fn number(&self, field: &str) -> Result<u64> {
         let value = self.fields.get(field).and_then(|text| text.trim().parse().ok());
-        let missing = || BenchError::Reply(format!("INFO {} has no number {field}", self.name));
+        let missing =
+            || BenchError::Reply(format!("INFO {} has no number in its field {field}", self.name));
         value.ok_or_else(missing)
     }
 }
@@ -127,10 +128,10 @@ impl Sampler {
             Ok(())
         };
         let thread = std::thread::Builder::new().name("samples".into()).spawn(keep);
-        Ok(Self { shared, thread: Some(thread.doing("starting a thread that watches")?) })
+        Ok(Self { shared, thread: Some(thread.doing("starting the thread that takes samples")?) })
     }
 
-    /// Notes what clients do next.
+    /// Marks this moment with a text that says what the clients do next.
     pub fn mark(&self, what: &str) {
         let at_s = self.shared.began.elapsed().as_secs_f64();
         self.shared.seen().marks.push((at_s, what.to_owned()));
@@ -147,14 +148,14 @@ impl Sampler {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(()) };
         thread.thread().unpark();
-        thread.join().expect("looking at a server does not panic")
+        thread.join().expect("the thread that takes samples does not panic")
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // The thread still runs only if the run has failed, and then the error of the run is
-        // reported.
+        // If the thread still runs, the run has failed. The error of the run is reported, and the
+        // error of the thread is dropped.
         drop(self.end());
     }
 }
@@ -211,13 +212,14 @@ impl Samples {
         let of_host = self.rates(|sample| sample.host_bytes);
         let of_media = self.rates(|sample| sample.media_bytes);
         let pairs = of_media.into_iter().zip(of_host);
-        // Both counters count a page of the host when it is written. So the rest is what the
-        // collector has copied.
+        // Both counters count the pages that the host writes. So the difference is the pages that
+        // the collector has copied.
         let mib = f64::from(1 << 20);
         pairs.map(|((at, media), (_, host))| (at, ((media - host) / mib).max(0.0))).collect()
     }
 
-    /// Begin and end of each stretch with a snapshot, as exactly as the samples tell.
+    /// Begin and end of each snapshot: the times of the first and the last sample that found it
+    /// running.
     pub fn snapshots(&self) -> Vec<(f64, f64)> {
         let mut stretches: Vec<(f64, f64)> = Vec::new();
         let mut was_saving = false;

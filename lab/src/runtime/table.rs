@@ -13,7 +13,7 @@ const COLLAPSE_SHARE: f64 = 0.5;
 struct RunFigures {
     per_s: f64,
     median: f64,
-    /// The 5th percentile of the samples.
+    /// The 5th percentile of the samples' rates.
     low: f64,
     /// Share of the time in which the rate was below half of the median.
     collapsed: f64,
@@ -156,7 +156,7 @@ mod tests {
         };
         let setup =
             Setup { host, policy: Policy::Always, drive, repetitions: 1, snapshot_rate: None };
-        let latency = Histogram::new(3).expect("three digits fit");
+        let latency = Histogram::new(3).expect("a histogram can have three significant digits");
         let driven = Driven { requests, elapsed: Duration::from_secs(1), latency };
         Outcome { setup, driven, samples: Samples::default() }
     }
@@ -177,6 +177,9 @@ mod tests {
             shown.iter().map(|outcome| outcome.driven.requests).collect::<Vec<_>>(),
             [20, 50]
         );
-        assert!(table(&outcomes[..1]).contains("| always | 10 |"), "one round has no spread");
+        assert!(
+            table(&outcomes[..1]).contains("| always | 10 |"),
+            "a row of a single round shows no range"
+        );
     }
 }
