@@ -1,7 +1,7 @@
 //! The generator against a server that stalls on purpose, and against a server whose replies are
 //! nonsense.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -24,8 +24,8 @@ const STALL: Duration = Duration::from_secs(1);
 /// A request that does not wait for the [`STALL`] takes less than this, even on a busy machine.
 const SLOW: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 4;
-/// So few that a busy machine, too, serves several times as many. Otherwise, requests that become
-/// due after the stall would wait for long behind those of the stall.
+/// Requests per second. Even a busy machine can serve several times as many. Otherwise, requests
+/// that become due after the stall would wait long behind the requests of the stall.
 const PER_SECOND: f64 = 200.0;
 
 fn writer() -> RequestWriter {
@@ -128,12 +128,12 @@ fn a_reply_of_the_wrong_kind_ends_the_run() {
     assert!(matches!(refused, Err(BenchError::Reply(_))), "{refused:?}");
 }
 
-/// The generator is stopped and continued while nobody answers, which interrupts its wait. The
-/// generator must not take this for a timeout.
+/// Signals stop and continue the generator while it waits for a server that sleeps. The signals
+/// interrupt the wait, and the generator must not take that for a timeout.
 #[test]
 fn a_generator_that_was_stopped_for_a_while_goes_on() {
     let (address, server) = serve(b"+OK\r\n", 500);
-    let Address::Tcp(place) = address else { unreachable!("it is a TCP server") };
+    let Address::Tcp(place) = address else { unreachable!("the server has a TCP port") };
     let mut load = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     load.args(["load", "--host", &place.to_string(), "--clients", "4", "--requests", "1000"]);
     let mut load = load.args(["--value-size", "64", "--keys", "100"]).spawn().unwrap();

@@ -45,7 +45,7 @@ fn all_there(policy: Policy, death: Death) {
     assert!(report.keys > 50, "{report:?}");
     assert!(report.observed > 10, "{report:?}");
     let in_flight = report.in_flight_kept + report.in_flight_gone;
-    assert!(in_flight > 8, "deaths come while units are in flight: {report:?}");
+    assert!(in_flight > 8, "units are in flight when the server dies: {report:?}");
 }
 
 #[test]
@@ -68,14 +68,15 @@ fn terminated_nothing_is_lost() {
 
 #[test]
 fn a_shortened_log_is_noticed() {
-    // Requests in flight when the server dies may be missing. With many clients they can fill a
-    // kilobyte of the log, so a single kilobyte is cut off only if there is one client.
+    // Requests that are in flight when the server dies may be lost. With many clients, such
+    // requests can fill a kilobyte of the log. So a single kilobyte is cut off only in the case of
+    // one client.
     for (bytes, clients) in [(1 << 10, 1), (64 << 10, 6)] {
         let sabotage = Sabotage::TruncateLog { bytes };
         let Some(result) = ledger_of(clients, Policy::Always, Death::Kill, sabotage) else {
             return;
         };
-        assert!(matches!(result, Err(BenchError::Broken(_))), "{bytes} bytes: {result:?}");
+        assert!(matches!(result, Err(BenchError::Broken(_))), "{bytes} bytes cut off: {result:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 //! byte.
 //!
 //! The tests need root, FUSE and loop devices. If one of them is missing, the tests say so.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "if a test cannot go on, it fails")]
 
 mod common;
 
@@ -31,7 +31,7 @@ fn header() -> TraceHeader {
     TraceHeader { device_bytes: SIZE, about: vec![("workload".into(), "a test".into())] }
 }
 
-/// Whether devices can be recorded here. If not, prints the reason.
+/// Whether devices can be recorded on this machine. If not, prints the reason.
 fn is_possible() -> bool {
     let refused = can_record();
     if let Err(why) = &refused {
@@ -52,7 +52,7 @@ fn read(trace: &Path) -> Result<Vec<TraceRecord>, TraceError> {
     TraceReader::new(File::open(trace).unwrap())?.collect()
 }
 
-/// A buffer that direct I/O takes: whole pages at a page's address.
+/// A buffer that direct I/O accepts: it begins at a page's address and has whole pages.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -105,8 +105,8 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
 
     let mut expected = vec![TraceEvent::Mark("begin".into())];
     disk.tape().record(&expected[0]).unwrap();
-    // The writes are one block, several blocks, and more than the kernel hands on at once. They are
-    // not in the order of their addresses.
+    // There are writes of one block, of several blocks, and of more than the kernel hands on in one
+    // request. They are not in the order of their addresses.
     for (start, size) in [(8 << 20, 4096), (4096, 40960), (16 << 20, 5 << 20), (0, 4096)] {
         device.write_all_at(Aligned::new(size as usize, 7).get(), start).unwrap();
         expected.push(write(start, size));
@@ -131,11 +131,11 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
     assert_eq!(events, records.len() as u64);
     let events = joined(&records);
     let begin = events.iter().position(|event| *event == expected[0]).unwrap();
-    // The loop driver flushes its backing file when it is attached.
+    // The loop driver flushes its backing file when the device is attached.
     assert!(events[..begin].iter().all(|event| *event == TraceEvent::Flush), "{events:?}");
     assert_eq!(events[begin..], expected);
     assert!(records.is_sorted_by_key(|record| record.time_ns));
-    assert!(!scratch.path.join("disk").exists(), "nothing is left behind");
+    assert!(!scratch.path.join("disk").exists(), "the disk is removed");
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn a_recording_that_was_not_finished_is_refused() {
     assert!(matches!(error, TraceError::Cut { .. }), "{error}");
 }
 
-/// The workload is scaled for a drive of an eighth of the file system's size, so that there is room
-/// however slowly snapshots are written meanwhile.
+/// The workload is scaled for a drive of an eighth of the file system's size. So there is room even
+/// if snapshots are written slowly while the log grows.
 #[test]
 fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
     let scratch = Scratch::new();
@@ -184,13 +184,16 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
             match &record.event {
                 TraceEvent::Mark(_) => marks += 1,
                 TraceEvent::Write { range, .. } => written += range.size(),
-                // Discards by mkfs do not count.
+                // Discards by mkfs are not counted.
                 TraceEvent::Deallocate { range } if marks > 0 => discarded += range.size(),
                 _ => {}
             }
         }
-        assert!(written > set_bytes, "{file_system}: the log alone is {set_bytes}, not {written}");
-        assert!(marks >= 2 + workload.repetitions, "{file_system}: {marks} marks");
+        assert!(
+            written > set_bytes,
+            "{file_system}: SETs of {set_bytes} bytes, {written} bytes written"
+        );
+        assert!(marks >= 2 + workload.repetitions, "{file_system}: only {marks} marks");
         let header = TraceReader::new(File::open(&trace).unwrap()).unwrap().header().clone();
         assert_eq!(header.device_bytes, device_bytes);
         assert_eq!(header.get("discard"), Some(if discard { "yes" } else { "no" }));
@@ -199,8 +202,8 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
 }
 
 /// Starts a process that records stock Redis on ext4, and waits until the file system is mounted.
-/// It also waits for the trace file, because the trace is made only once the mount of an earlier
-/// recording is gone.
+/// Also waits for the trace file, because a recording makes this file only once the mount of an
+/// earlier recording is gone.
 fn start_recording(scratch: &Scratch, redis: &Path, trace: &Path) -> Child {
     let mut recording = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     recording.args(["trace", "--size", "360", "--redis"]).arg(redis);
@@ -219,24 +222,25 @@ fn start_and_wait(
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let point = mounted(child.id()).display().to_string();
     wait_until("the file system is mounted", || {
-        assert!(child.try_wait().unwrap().is_none(), "it ends by itself");
+        assert!(child.try_wait().unwrap().is_none(), "the process ended by itself");
         is_begun() && mounts().contains(&point)
     });
     child
 }
 
-/// Sends SIGTERM to a process, and waits for its end and the end of its mounts and loop devices.
+/// Sends SIGTERM to a process. Waits until the process has ended, and its mounts and loop devices
+/// are gone.
 fn ask_to_end(scratch: &Scratch, mut child: Child) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert!(!child.wait().unwrap().success());
-    wait_until("nothing is left behind", || !is_anything_left(&scratch.path));
+    wait_until("mounts and loop devices are gone", || !is_anything_left(&scratch.path));
 }
 
 fn mounts() -> String {
     fs::read_to_string("/proc/self/mountinfo").unwrap()
 }
 
-/// Whether anything is mounted in the folder, or a loop device is over a file in it.
+/// Whether anything is mounted in the folder, or a loop device uses a file in the folder.
 fn is_anything_left(folder: &Path) -> bool {
     let folder = folder.display().to_string();
     let is_over = |entry: fs::DirEntry| {
@@ -250,7 +254,7 @@ fn is_anything_left(folder: &Path) -> bool {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(120), "waited for long: {what}");
+        assert!(began.elapsed() < Duration::from_secs(120), "waited two minutes until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -266,10 +270,10 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     let mut killed = start_recording(&scratch, &stock.program, &first);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert!(is_anything_left(&scratch.path), "it had no time to take anything down");
+    assert!(is_anything_left(&scratch.path), "the killed recording leaves its mounts");
 
     let next = start_recording(&scratch, &stock.program, &second);
-    // While that recording runs, no other recording gets its folder.
+    // While this recording runs, no other recording can use the same folder.
     let mut other = Command::new(env!("CARGO_BIN_EXE_slimio-lab"));
     other.args(["trace", "--size", "360", "--redis"]).arg(&stock.program);
     other.arg("--folder").arg(&scratch.path).arg("--out").arg(scratch.path.join("other"));
@@ -302,7 +306,7 @@ fn a_runtime_experiment_that_is_asked_to_end_leaves_nothing() {
     let running = start_and_wait(&mut runtime, |pid| folder(pid).join("mounted"), || true);
     let folder = folder(running.id());
     ask_to_end(&scratch, running);
-    assert!(!folder.exists(), "its data are left");
+    assert!(!folder.exists(), "the experiment left its folder");
 }
 
 #[test]

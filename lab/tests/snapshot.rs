@@ -1,6 +1,6 @@
 //! Rows with snapshots and recovery against the real stock server.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
 mod common;
 
@@ -59,13 +59,13 @@ fn a_snapshot_is_over_when_the_server_has_it() {
     let took = take(&mut client, Kind::Save).unwrap();
     let seen = watch.finish();
     let size = dump.metadata().unwrap().len();
-    assert!(size > PAYLOAD_BYTES / 2, "half of it compresses away, the rest is there: {size}");
+    assert!(size > PAYLOAD_BYTES / 2, "half of the data is left after compression: {size}");
     assert!(took > Duration::from_millis(10), "{took:?}");
     let Reply::Integer(saved_after) = client.expect(&["LASTSAVE"]).unwrap() else { panic!() };
     assert!(saved_after >= saved_before);
     assert!(seen.pss_bytes_before > PAYLOAD_BYTES, "{seen:?}");
     assert!(seen.pss_bytes_peak >= seen.pss_bytes_before, "{seen:?}");
-    assert!(seen.saver.is_some(), "a child that saves for {took:?} is seen");
+    assert!(seen.saver.is_some(), "the watch sees a child that saves for {took:?}");
 
     take(&mut client, Kind::Rewrite).unwrap();
     let logs = std::fs::read_dir(config.data_directory().join("appendonlydir")).unwrap();
@@ -83,7 +83,7 @@ fn a_snapshot_that_fails_is_an_error() {
     let server = Server::start(&config).unwrap();
     let mut client = server.client().unwrap();
     client.expect(&["SET", "key", "value"]).unwrap();
-    // Redis renames its finished file to dump.rdb, which fails if that is a directory.
+    // Redis renames its finished file to dump.rdb. That fails if a directory has this name.
     std::fs::create_dir(config.data_directory().join("dump.rdb")).unwrap();
     let error = take(&mut client, Kind::Save).unwrap_err().to_string();
     assert!(error.contains("BGSAVE"), "{error}");
@@ -173,7 +173,10 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
         assert!(median(name, "set_p999_during_per_without") > 0.0, "{name}");
         let offered = median(name, "offered_per_s");
         let capacity = median(name, "requests_per_s_without");
-        assert!((offered / capacity - 0.5).abs() < 1e-6, "{name}: {offered} of {capacity}");
+        assert!(
+            (offered / capacity - 0.5).abs() < 1e-6,
+            "{name}: {offered} is not half of {capacity}"
+        );
     }
     assert!(median("snapshot-ycsb-a-always", "get_p999_during_per_without") > 0.0);
     let set_only = comparison.runs("snapshot-everysec", ServerKind::Stock).unwrap();
@@ -186,7 +189,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
         [0, 1].map(|at| line["series"]["snapshots_from_to_s"][0][at].as_f64().unwrap());
     let points = line["series"]["requests_per_s_by_s"].as_array().unwrap();
     let last = points.last().unwrap()[0].as_f64().unwrap();
-    assert!(0.0 < from && from < to && to < last, "{from} {to} {last}");
+    assert!(0.0 < from && from < to && to < last, "snapshot: {from} to {to} s; end: {last} s");
 
     let plots = plot::draw(out).unwrap();
     for name in ["during.svg", "snapshot.svg", "memory.svg", "over-time-snapshot-everysec.svg"] {
@@ -207,8 +210,8 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
     let verdicts = targets::verdicts(&comparison);
     let plain = verdicts.iter().find(|verdict| verdict.title.contains("without compression"));
     let plain_s = median("snapshot-everysec-plain", "snapshot_s");
-    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock's number is that of its own row");
-    assert!(verdicts.iter().all(|verdict| verdict.met.is_none()), "nothing of SlimIO was measured");
+    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock has the number of its own row");
+    assert!(verdicts.iter().all(|verdict| verdict.met.is_none()), "SlimIO was not measured");
 }
 
 #[test]
@@ -228,7 +231,7 @@ fn recovery_rows_leave_their_numbers() {
             let found = median("recovery_share_of_device_read");
             assert!((found / share - 1.0).abs() < 1e-6, "{name}");
         } else {
-            eprintln!("SKIPPED: nothing counts what is read from the device here");
+            eprintln!("SKIPPED: this machine does not count the bytes read from the device");
         }
     }
     let report = markdown::render(&comparison, "this test");
@@ -244,7 +247,10 @@ fn rows_about_the_slowest_command_leave_their_numbers() {
     for name in names {
         let runs = comparison.runs(name, ServerKind::Stock).unwrap();
         assert!(runs.median("command_ms_max_by_clock").is_some(), "{name}");
-        assert!(runs.median("command_cpu_ms_max").is_none(), "stock does not tell");
+        assert!(
+            runs.median("command_cpu_ms_max").is_none(),
+            "stock Redis does not report CPU time"
+        );
     }
     let report = markdown::render(&comparison, "this test");
     assert!(report.contains("## The slowest command\n"), "{report}");

@@ -1,6 +1,6 @@
 //! Generator, measurements and comparison against the real stock server.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
 mod common;
 
@@ -78,7 +78,7 @@ fn servers_do_not_outlive_their_handles() {
         ..config
     });
     let message = refused.unwrap_err().to_string();
-    assert!(message.contains("no-such-directive"), "it says what the server said: {message}");
+    assert!(message.contains("no-such-directive"), "the error quotes the server: {message}");
 }
 
 /// Processes whose command line names `directory`.
@@ -97,7 +97,7 @@ fn processes_at(directory: &Path) -> Vec<u32> {
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what} never came");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what} did not come in 30 seconds");
         std::thread::yield_now();
     }
 }
@@ -109,7 +109,9 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         return;
     }
     if !Path::new("/usr/bin/setpriv").exists() {
-        eprintln!("SKIPPED: without setpriv nothing ties a server to the life of the benchmark");
+        eprintln!(
+            "SKIPPED: setpriv is not installed, so a server outlives a benchmark that is killed"
+        );
         return;
     }
     let directory = scratch.path.join("ledger");
@@ -153,7 +155,7 @@ fn the_server_counts_what_the_generator_counts() {
     let report = drive(&server, "ycsb-f", 1000);
     let (gets, sets) = (calls(&server, "get") - before.0, calls(&server, "set") - before.1);
     assert_eq!((gets, report.hits), (1000, 1000), "every operation of YCSB F reads");
-    assert!((400..600).contains(&sets), "half of them then write: {sets}");
+    assert!((400..600).contains(&sets), "half of the operations also write: {sets}");
 
     let before = calls(&server, "set");
     let report = drive(&server, "ycsb-e", 500);
@@ -161,7 +163,7 @@ fn the_server_counts_what_the_generator_counts() {
     assert_eq!(calls(&server, "mget") + inserts, 500);
     assert!(report.hits > 500 * 30, "scans read many values each: {}", report.hits);
     let size = client.expect(&["DBSIZE"]).unwrap();
-    assert_eq!(size, Reply::Integer((KEY_COUNT + inserts) as i64), "inserts make keys");
+    assert_eq!(size, Reply::Integer((KEY_COUNT + inserts) as i64), "each insert makes a key");
 }
 
 #[test]
@@ -197,7 +199,7 @@ fn values_compress_by_half_in_the_servers_own_compressor() {
         let length =
             text.split_whitespace().find_map(|word| word.strip_prefix("serializedlength:"));
         let share = length.unwrap().parse::<f64>().unwrap() / 4096.0;
-        assert!((0.45..0.60).contains(&share), "LZF leaves {share}");
+        assert!((0.45..0.60).contains(&share), "LZF leaves the share {share} of a value");
     }
 }
 
@@ -213,7 +215,7 @@ fn measurements_agree_with_what_is_known() {
     let metrics = window.close(&server, cost, report.requests, report.payload_bytes).unwrap();
 
     assert_eq!(report.payload_bytes, 3000 * 1016);
-    // A SET in the log has 31 bytes of protocol and a key and value of 1016 bytes.
+    // A SET in the log has 31 bytes of protocol. Its key and its value have 1016 bytes together.
     let log = metrics["log_bytes_per_payload_byte"];
     assert!((1.02..1.05).contains(&log), "{log}");
     assert!(metrics["pss_mib"] > 2.0, "{}", metrics["pss_mib"]);
@@ -226,12 +228,12 @@ fn measurements_agree_with_what_is_known() {
         Some(counter.finish().unwrap() as f64 / report.requests as f64)
     };
     let pid = server.pid();
-    // A request needs one read, one write, and its share of the calls that wait, that write the
-    // log, and that sync.
+    // A request needs one read, one write, and a share of the calls that wait, write the log, and
+    // sync the log.
     let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    // A count below the number of requests is retried, because on a busy machine strace says that
-    // it is attached before it begins to count.
+    // On a busy machine, strace says that it is attached before it begins to count. So a count
+    // below the number of requests is taken again.
     let by_strace = (0..3)
         .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
         .reduce(|before, now| if before < 1.0 { now } else { before });
@@ -276,7 +278,7 @@ fn a_comparison_leaves_its_results() {
     };
     let comparison = compare(config).unwrap();
     assert_eq!(comparison.errors(), Vec::<String>::new());
-    assert!(!out.join("work").exists(), "the servers' data is gone");
+    assert!(!out.join("work").exists(), "the servers' data is removed");
 
     let lines = std::fs::read_to_string(out.join(RUNS_FILE)).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -293,11 +295,11 @@ fn a_comparison_leaves_its_results() {
     assert!(median("set-64-p16", "requests_per_s") > 0.0);
     assert!(median("open-everysec", "latency_us_p999") > 1.0);
     let offered = median("open-everysec", "offered_per_s");
-    // All requests that were due are counted, sent or not, because a machine that has become busy
-    // may serve less than half of them.
+    // All requests that were due are counted, sent or not, because a busy machine may serve less
+    // than half of them.
     let due = median("open-everysec", "requests") + median("open-everysec", "never_sent");
     let due = due / Scale::QUICK.measured_s;
-    assert!((due / offered - 1.0).abs() < 0.4, "{due} of {offered} per second");
+    assert!((due / offered - 1.0).abs() < 0.4, "{due} per second were due, not {offered}");
     assert!((1.1..1.4).contains(&median("log-always-10", "log_bytes_per_payload_byte")));
     assert!(median("replay", "replay_mb_per_s") > 0.0);
 
@@ -306,7 +308,7 @@ fn a_comparison_leaves_its_results() {
     for name in plots {
         let picture = std::fs::read_to_string(out.join(&name)).unwrap();
         // Stock's colour is grey.
-        assert!(picture.contains("#6E6E6E"), "{name} is empty");
+        assert!(picture.contains("#6E6E6E"), "{name} lacks the curve of stock Redis");
     }
 
     let report = markdown::render(&comparison, "this test");

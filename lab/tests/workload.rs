@@ -1,6 +1,6 @@
-//! The workload of the recordings, driven against a stock server: how far its log can grow, and
-//! which failures end it.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! The workload of the recordings, driven against a stock server: how far the server's log can
+//! grow, and which failures end the workload.
+#![expect(clippy::unwrap_used, reason = "if a test cannot go on, it fails")]
 
 mod common;
 
@@ -18,12 +18,12 @@ use slimio_lab::server::{Policy, Server};
 /// Upper limit of a SET's bytes in the log: a value of 4096 bytes, and the rest of its record.
 const RECORD_BYTES: u64 = 4096 + 64;
 
-/// A workload of some seconds.
+/// A workload that takes some seconds.
 fn workload() -> Workload {
     Workload { repetitions: 2, ..Workload::scaled(64 << 20) }
 }
 
-/// A stock server whose snapshots take a second, so that much is logged meanwhile.
+/// A stock server whose snapshots take a second, so that clients log much during each snapshot.
 fn slow_stock(scratch: &Scratch) -> Option<Server> {
     let mut config = scratch.stock(Policy::EverySec)?;
     config.extra = ["--rdb-key-save-delay", "500"].map(Into::into).to_vec();
@@ -35,7 +35,7 @@ fn clients_are_held_back_by_all_of_the_log() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
     let workload = workload();
-    // The log may exceed the limit by what is logged between two checks.
+    // The log may exceed the limit by the records that are logged between two checks.
     let data_bytes = workload.key_count * RECORD_BYTES;
     let most = data_bytes + workload.hold_back_bytes + workload.requests / 32 * RECORD_BYTES;
     let (times, largest) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -49,8 +49,8 @@ fn clients_are_held_back_by_all_of_the_log() {
     };
     workload.drive(&server, &look).unwrap();
     let (times, largest) = (times.into_inner(), largest.into_inner());
-    assert!(times >= 2, "{times} times");
-    assert!(largest <= most, "{largest} bytes, not {most}");
+    assert!(times >= 2, "clients were held back {times} times");
+    assert!(largest <= most, "the log has {largest} bytes, and may have {most}");
     server.stop().unwrap();
 }
 

@@ -35,7 +35,7 @@ pub fn chart(outcomes: &[&Outcome]) -> Chart {
             |outcome| outcome.samples.requests_per_s(),
         ),
         panel(
-            "collection: bytes that go to the media beyond the host's bytes",
+            "collection: bytes that go to the media in addition to the host bytes",
             "MiB per second",
             true,
             |outcome| outcome.samples.collected_mib_per_s(),

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use slimio_lab::run::fresh_directory;
 use slimio_lab::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// A directory that is removed when this is dropped.
+/// A directory that is removed when its `Scratch` is dropped.
 pub(crate) struct Scratch {
-    /// Where it is.
+    /// Path of the directory.
     pub(crate) path: PathBuf,
 }
 
@@ -27,7 +27,7 @@ impl Scratch {
     /// prints loudly that the test is skipped.
     pub(crate) fn stock(&self, policy: Policy) -> Option<ServerConfig> {
         let Some(program) = find_program("redis-server") else {
-            eprintln!("SKIPPED: redis-server is not installed, nothing was tested against it");
+            eprintln!("SKIPPED: this test needs redis-server, which is not installed");
             return None;
         };
         Some(ServerConfig {
