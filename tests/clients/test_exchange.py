@@ -55,8 +55,8 @@ def fill(client, count):
 
 
 def module_id(name, version):
-    """The id of a module: nine characters of six bits each and a version of ten bits, encoded as a
-    length of eight bytes."""
+    """The id of a module: nine characters of six bits each and a version of ten bits, encoded as an
+    RDB file encodes a length of eight bytes."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     number = 0
     for letter in name:
@@ -94,7 +94,7 @@ def contents(client):
                     items = client("HGETALL", key)
                     value = sorted(zip(items[::2], items[1::2]))
                 case other:
-                    raise AssertionError(f"no way to read a {other}")
+                    raise AssertionError(f"this test cannot read a {other}")
             found[db, key] = kind, value, client("PEXPIRETIME", key)
     client("SELECT", 0)
     return found
@@ -145,7 +145,7 @@ class Exchange(TestCase):
                              "--server", address, "--snapshot")
             self.assertEqual(code, 0, text)
             self.check_loads(self.path("kept.rdb"), before)
-            self.assertEqual(client("BGSAVE"), b"Background saving started", "nothing is pinned now")
+            self.assertEqual(client("BGSAVE"), b"Background saving started", "no export keeps the snapshot pinned")
             before = contents(client)
         server.kill()
         code, text = tool("export", "--volume", server.volume, "--out", self.path("stopped.rdb"))
@@ -177,7 +177,7 @@ class Exchange(TestCase):
             self.assertIn(b"wrote 1 keys", done.stdout)
 
     def test_a_password_out_of_a_file(self):
-        """The password in the file may have any bytes, and any line end after it."""
+        """The password may have any bytes, and in the file any line end may follow it."""
         server = Server()
         self.addCleanup(server.close)
         password, file = b"caf\xe9 \xff", self.path("password")
@@ -209,7 +209,7 @@ class Exchange(TestCase):
             first = contents(client)
             self.assertEqual(tool(*export, rdb)[0], 0)
             self.check_loads(rdb, first)
-            # Each snapshot slot is written in its turn. An export must not read the earlier
+            # The server writes the snapshot slots in turn. An export must not read the earlier
             # contents of a slot.
             for number in range(4):
                 client("SET", "round", number)
@@ -380,7 +380,7 @@ class Exchange(TestCase):
         os.makedirs(full)
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "slimio-test", full]
         if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
-            self.skipTest("no small file system can be mounted here (that needs root)")
+            self.skipTest("this test needs root, because it mounts a small file system")
         self.addCleanup(subprocess.run, ["umount", "-l", full], check=False)
         rdb = os.path.join(full, "dump.rdb")
         with open(rdb, "wb") as file:
@@ -399,6 +399,6 @@ class Exchange(TestCase):
         check_fails()
         with server.client() as client:
             self.assertEqual(contents(client), before)
-            self.assertEqual(client("BGSAVE"), b"Background saving started", "nothing is pinned")
+            self.assertEqual(client("BGSAVE"), b"Background saving started", "a failed export keeps no snapshot pinned")
         server.kill()
         check_fails()

@@ -1,5 +1,5 @@
-"""go-redis and Jedis, unchanged. Programs do through them what programs usually do, and the server
-is killed meanwhile."""
+"""go-redis and Jedis, unchanged. A program uses each library as programs usually do. The server is
+killed meanwhile."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ STOP_SECONDS = 30
 
 
 class Program(TestCase):
-    """Runs a program; not a test itself."""
+    """Base class of the tests. Each test runs one program."""
 
     def play(self, *command):
         server = Server(appendfsync="always", auto_aof_rewrite_percentage=0)
@@ -32,7 +32,7 @@ class Program(TestCase):
         for line in program.stdout:
             said.append(line)
             if line == "restart\n":
-                # The server starts on the same port again, because the client knows no other.
+                # The server starts on the same port again, because the client knows no other port.
                 server.kill()
                 server.spawn()
                 until(lambda: serves_again(server), STOP_SECONDS, "serving again")
@@ -48,7 +48,7 @@ class Program(TestCase):
 
 def serves_again(server):
     """Whether the server serves. On a busy machine, the kernel may close the killed server's socket
-    so late that the server has to be started once more."""
+    so late that the new server finds its port in use. Then the server is started once more."""
     try:
         return server.is_serving()
     except StartError as error:
@@ -64,7 +64,7 @@ class GoRedis(Program):
     def test_a_day(self):
         path = os.path.join(TARGET.clients, "go-redis")
         if not os.path.exists(path):
-            raise unittest.SkipTest("it is not built: `cargo x setup` builds it, where Go is installed")
+            raise unittest.SkipTest("the program with go-redis is not built: `cargo x setup` builds it if Go is installed")
         self.play(path)
 
 
@@ -74,5 +74,5 @@ class Jedis(Program):
     def test_a_day(self):
         jars = os.path.join(TARGET.clients, "jedis")
         if not os.path.isdir(jars):
-            raise unittest.SkipTest("it is not there: `cargo x setup` gets it, where Maven is installed")
+            raise unittest.SkipTest("Jedis is not installed: `cargo x setup` gets it if Maven is installed")
         self.play("java", "-cp", os.path.join(jars, "*"), os.path.join(HERE, "jedis/Scenario.java"))

@@ -1,8 +1,8 @@
 """Random commands, some right, some nearly right, some wrong, so that they reach every branch.
 
-A command here is a list of strings or bytes. Two servers never run a command at the same
-millisecond. So no key gets an expiry that comes while a run lasts. Nor are two expiries so close
-that they could be in different orders on the two servers, which matters for `EXPIRE … GT`.
+A command is a list of strings or bytes. Two servers never run a command in the same millisecond. So
+no key gets an expiry that comes during a run. Two expiries are never so close that their order
+could differ between the servers. This matters for `EXPIRE … GT`, which compares two expiries.
 """
 
 import time
@@ -39,8 +39,9 @@ class Draw(DrawSets, DrawLists):
         return self.spoilt(command)
 
     def spoilt(self, command):
-        """Now and then drops or adds an argument. A command that may block stays as it is, because
-        its last argument is its timeout, and then another argument would be last."""
+        """Now and then drops or adds an argument. A command that may block stays as it is: its last
+        argument is its timeout, and after a change, another argument would be taken for the
+        timeout."""
         if str(command[0]).lower() in BLOCKING:
             return command
         chance = self.random.random()
@@ -59,7 +60,7 @@ class Draw(DrawSets, DrawLists):
     def some(self, draw, most=4):
         return [draw() for _ in range(self.random.randint(1, most))]
 
-    # Arguments.
+    # Single arguments.
 
     def key(self):
         return self.random.choice(KEYS)
@@ -78,8 +79,8 @@ class Draw(DrawSets, DrawLists):
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
     def content(self):
-        """A value to set a key to. It may have a zero byte. Other arguments may not: there, Redis's
-        C code takes a zero byte for the end of the string."""
+        """A value to set a key to. It may have a zero byte. Other arguments may not, because in
+        them Redis's C code takes a zero byte for the end of the string."""
         return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
 
     def float(self):
@@ -117,7 +118,7 @@ class Draw(DrawSets, DrawLists):
             ["PXAT", self.date_milliseconds()],
         )
 
-    # Commands, by name.
+    # The arguments of whole commands. Each method has the name of its command.
 
     def set(self):
         options = []
@@ -181,7 +182,7 @@ class Draw(DrawSets, DrawLists):
         return [self.random.choice(PATTERNS)]
 
     def scan(self):
-        # The scan has one step, because cursors differ between the servers.
+        # The whole scan must be one step, because cursors differ between the servers.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice(PATTERNS)])
@@ -228,13 +229,13 @@ class Draw(DrawSets, DrawLists):
         return [self.key(), self.field(), self.float()]
 
     def hrandfield(self):
-        # With a negative count, the reply has exactly that number of elements.
+        # With a count of -5, the reply has exactly 5 elements.
         count = self.one_of(0, 1, 3, -1, -5, 1000, -1000, "abc", "", -(2**63), 2**63)
         options = self.one_of([], [], ["WITHVALUES"], ["withvalues"], ["nosuch"], ["WITHVALUES", "more"])
         return [self.key(), *self.one_of([], [count, *options], [count, *options])]
 
     def hscan(self):
-        # The scan has one step, because cursors differ between the servers.
+        # The whole scan must be one step, because cursors differ between the servers.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.random.choice([*PATTERNS, "field1*"])])
@@ -323,10 +324,11 @@ class Draw(DrawSets, DrawLists):
         return self.some(self.value)
 
 
-# Drawing looks a method up by the command's name, and `del` is a keyword of Python.
+# `Draw.command` looks up a method by the command's name. No method can be defined as `del`, because
+# that is a keyword of Python.
 setattr(Draw, "del", Draw.del_)
 
-# Commands by weight.
+# Commands by weight. A command of weight 20 is drawn 20 times as often as one of weight 1.
 WEIGHTS = {
     20: "SET",
     6: "GET EXISTS DEL MULTI EXEC INCRBYFLOAT",
@@ -341,14 +343,14 @@ WEIGHTS = {
 NAMES = [name for weight, names in WEIGHTS.items() for name in names.split() for _ in range(weight)]
 NAMES += set_commands.NAMES + list_commands.NAMES
 
-# At each of these sizes, the way changes in which a large string is received, kept or cut.
+# At each of these sizes, a server changes how it receives, keeps or cuts a large string.
 LARGE_SIZES = [32 << 10, 256 << 10, 512 << 10]
 LARGE_NAMES = "SET SET GET GETSET GETDEL GETEX APPEND APPEND SETRANGE SETRANGE GETRANGE STRLEN COPY RENAME".split()
 
 
 class DrawOfSets(Draw):
-    """Commands on sets, and some on keys of any type. All use the same few keys, so the sets have
-    many common members, and often change their form."""
+    """Commands on sets, and some on keys of any type. All commands use the same few keys, so the
+    sets have many members in common, and often change their encoding."""
 
     def names(self):
         return set_commands.NAMES * 3 + "DEL COPY RENAME MULTI EXEC EXEC HELLO TYPE EXPIRE SELECT SET".split()
@@ -365,7 +367,7 @@ class DrawOfLists(DrawOfSets):
 
 
 class DrawLarge(Draw):
-    """Values of some hundred kilobytes, cut and joined near the bounds of pieces."""
+    """Commands on values of some hundred kilobytes. They cut and join values near `LARGE_SIZES`."""
 
     def names(self):
         return LARGE_NAMES

@@ -24,10 +24,10 @@ FORMS = {
 
 
 def form(value):
-    """The form of a value, such as a number or a word, on which a reader relies."""
+    """The form of a value, such as a number or a word. Programs that read INFO rely on it."""
     return next((name for pattern, name in FORMS.items() if re.fullmatch(pattern, value)), "word")
 
 
 def sections(text):
-    """The headings, in order."""
+    """The headings of INFO's sections, in order."""
     return [line for line in text.decode().split("\r\n") if line.startswith("# ")]

@@ -8,7 +8,7 @@ ELEMENTS = ["", "01", "-0", "+1", "1.0", "9223372036854775807", "-92233720368547
 
 
 class DrawLists:
-    """Methods that draw the arguments of list commands, by name."""
+    """Methods that draw the arguments of list commands. Each has the name of its command."""
 
     def element(self):
         chance = self.random.random()
@@ -124,7 +124,7 @@ class DrawLists:
         return [numkeys, *keys, self.side(), *(self.cased(str(option)) for option in options)]
 
 
-# By weight, as in `commands.WEIGHTS`.
+# Commands by weight, as in `commands.WEIGHTS`.
 WEIGHTS = {
     10: "RPUSH LPUSH",
     4: "LPOP RPOP LINSERT LREM LMOVE LPOS LRANGE",

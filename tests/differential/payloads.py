@@ -62,27 +62,28 @@ VALUES = [
 
 WRONG_VALUES = [
     b"\x04\x00",  # a hash without fields
-    b"\x04\x02" + string(b"f") + string(b"1") + string(b"f") + string(b"2"),  # twice the same field
+    b"\x04\x02" + string(b"f") + string(b"1") + string(b"f") + string(b"2"),  # the same field twice
     b"\x10" + string(listpack(b"f", b"v", b"g")),
     b"\x10" + string(listpack(b"f", b"v", b"f", b"w")),
     b"\x10" + string(listpack()),
     b"\x0d" + string(ziplist(b"f")),
     b"\x01\x00",  # a list without elements
     b"\x12\x00",
-    b"\x12\x01\x03" + string(listpack(b"a")),  # no such form of a node
+    b"\x12\x01\x03" + string(listpack(b"a")),  # a node of an unknown form
     b"\x12\x02\x02" + string(listpack(b"a")),
     b"\x09" + string(b"\x01\x01f\x09\x00v\xff"),
-    b"\x00\xc3\x09\x32\x01aa\xe0\x29\x00\x01aa",  # LZF that is longer than it says
+    b"\x00\xc3\x09\x32\x01aa\xe0\x29\x00\x01aa",  # LZF of more bytes than its length says
     b"\x00\x3f" + b"short",
-    b"\x63",  # no such type
+    b"\x63",  # an unknown type
     b"",
 ]
 
 
 def draw(random):
-    """A random payload. Most payloads are right. A damaged payload keeps its old checksum, which is
-    then wrong: by default, stock Redis 7.0 checks only parts of the value itself. Stock Redis
-    refuses versions after its own.
+    """A random payload. Most payloads are right. A damaged payload keeps its old checksum, so both
+    servers must refuse it. With a right checksum, stock Redis 7.0 might accept a damaged payload,
+    because by default it checks only parts of the value itself. Stock Redis refuses versions after
+    its own.
     """
     whole = payload(random.choice(VALUES), random.choice([6, 9, 10, 10, 10, 999]))
     chance = random.random()

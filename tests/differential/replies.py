@@ -1,8 +1,9 @@
 """Decides whether two replies count as the same: they must be equal on the wire. Times may differ a
-little, and some commands may reply in any order."""
+little, and some commands may list their elements in any order."""
 
-# How far apart replies that depend on the time may be: the two servers are asked one after the
-# other. The random commands draw times that are at least 50 seconds apart.
+# Largest difference between two replies that depend on the time. They differ because the two
+# servers are asked one after the other. The random commands draw times that are at least 50 seconds
+# apart.
 SLACK_MS = 20_000
 CLOCK_SLACK = {"ttl": 20, "expiretime": 20, "pttl": SLACK_MS, "pexpiretime": SLACK_MS}
 
@@ -53,8 +54,8 @@ def same(name, ours, theirs, queued=()):
 
 
 def comparable_hello(reply):
-    """The reply to HELLO without version and connection id. It is a map in RESP3, and a flat array
-    in RESP2."""
+    """The reply to HELLO without version and connection id. The reply is a map in RESP3, and a flat
+    array in RESP2."""
     hidden = (b"version", b"id", b"server")
     return reply[0], [(key, value) for key, value in pairs(reply) if key[1] not in hidden]
 

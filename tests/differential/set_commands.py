@@ -1,13 +1,13 @@
 """Random commands on sets, right and wrong ones. `Draw` inherits these methods."""
 
-# Sizes near those at which a set changes its form in Redis 7.0 and later.
+# Sizes near those at which a set changes its encoding in Redis 7.0 and later.
 LARGE_COUNTS = [127, 128, 129, 130, 511, 512, 513, 514]
 MEMBERS = ["", "01", "-0", "+1", "1.0", "9223372036854775807", "-9223372036854775808", "9223372036854775808",
            "32768", "-32769", "2147483648", "a" * 64, "b" * 65, "c" * 20, "d" * 21, "e" * 300, b"\x00\xff\r\n"]
 
 
 class DrawSets:
-    """Methods that draw the arguments of set commands, by name."""
+    """Methods that draw the arguments of set commands. Each has the name of its command."""
 
     def member(self):
         chance = self.random.random()
@@ -20,8 +20,8 @@ class DrawSets:
         return self.random.choice([*MEMBERS, self.value()])
 
     def many_members(self):
-        """Successive integers, or successive words. At times, one of the other kind is among
-        them."""
+        """Successive integers, or successive words. At times, one of them is replaced by another
+        random member."""
         start = self.random.randrange(200)
         kind = self.one_of("", "", "m")
         members = [f"{kind}{start + n}" for n in range(self.random.choice(LARGE_COUNTS))]
@@ -80,12 +80,12 @@ class DrawSets:
         return [self.key(), *self.one_of([], [], [count], [count], [count, 1])]
 
     def srandmember(self):
-        # With a negative count, the reply has exactly that number of members.
+        # With a count of -5, the reply has exactly 5 members.
         count = self.one_of(0, 1, 3, -1, -5, 100, 1000, -1000, "abc", "", -(2**63), 2**63 - 1, 2**63)
         return [self.key(), *self.one_of([], [count], [count], [count, 1])]
 
     def sscan(self):
-        # The scan has one step, because cursors differ between the servers.
+        # The whole scan must be one step, because cursors differ between the servers.
         options = [["COUNT", 100000]]
         if self.random.random() < 0.5:
             options.append(["MATCH", self.one_of("*", "?", "1*", "m*", "[^1]*", "nosuch", "")])
@@ -96,7 +96,7 @@ class DrawSets:
         return [self.key(), cursor, *(arg for option in options for arg in option)]
 
 
-# By weight, as in `commands.WEIGHTS`.
+# Commands by weight, as in `commands.WEIGHTS`.
 WEIGHTS = {
     12: "SADD",
     4: "SREM SMOVE SPOP SINTERSTORE SUNIONSTORE SDIFFSTORE",

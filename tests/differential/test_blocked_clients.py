@@ -20,8 +20,7 @@ ENDS = ("LEFT", "RIGHT")
 
 
 class Pair:
-    """A client of both servers. While a request of the client waits, the client sends nothing
-    more."""
+    """The same client on both servers. While one of its requests waits, it sends nothing more."""
 
     def __init__(self, servers):
         self.clients = [Arriving(server.address) for server in servers]
@@ -39,7 +38,7 @@ class Pair:
 
 
 def keys_of(commands):
-    """The keys that the first blocking command among these waits for."""
+    """The keys that the first blocking command in `commands` waits for."""
     for name, *words in commands:
         if name in ("BLPOP", "BRPOP"):
             return words[:-1]
@@ -68,7 +67,7 @@ class BlockedClients(TestCase):
             self.history, self.pushed, self.served = [], 0, 0
             with self.subTest(seed=seed):
                 self.run_round(random.Random(seed))
-                self.assertGreater(self.served, STEPS // 10, "too few have waited and were served")
+                self.assertGreater(self.served, STEPS // 10, "too few clients waited and were then served")
 
     def run_round(self, draw):
         self.both("FLUSHALL")
@@ -123,8 +122,8 @@ class BlockedClients(TestCase):
                 observer("CLIENT", "KILL", "ID", client.id)
             else:
                 client.close()
-            # The test waits until the server has seen the end, because an element that is pushed
-            # before that would be lost.
+            # The test waits until the server has seen the end of the connection, because an element
+            # that is pushed earlier would be lost.
             until(lambda: not observer("CLIENT", "LIST", "ID", client.id))
         pair.close()
         self.pairs[number] = Pair(self.servers)
@@ -140,7 +139,7 @@ class BlockedClients(TestCase):
             return [["MULTI"], *inner, ["EXEC"]]
         commands = [self.command(draw, True)]
         if commands[0][0].startswith("B"):
-            # Later requests wait.
+            # Requests after a blocking command wait for it.
             commands += draw.choice([[], [], [["LLEN", draw.choice(KEYS)]], [["RPUSH", draw.choice(KEYS), "behind"]]])
         return commands
 
@@ -163,7 +162,7 @@ class BlockedClients(TestCase):
             ]
             waiting = {waited for pair in self.pairs if pair.open for waited in pair.waits_for}
             if is_alone and len(waiting) < 2:
-                # If several keys become ready at once, stock serves them in any order.
+                # If several keys become ready at once, stock serves their clients in any order.
                 choices += [["SWAPDB", "0", "1"]] * 3
         return draw.choice(choices)
 
@@ -174,7 +173,7 @@ class BlockedClients(TestCase):
             try:
                 until(lambda: self.is_quiet(index, observer))
             except TimeoutError:
-                self.fail(f"server {index} is not quiet, {self.lines()}")
+                self.fail(f"server {index} does not come to rest, {self.lines()}")
         for number, pair in enumerate(self.pairs):
             ours, theirs = [client.take(len(client.whole)) for client in pair.clients]
             if theirs:
@@ -185,7 +184,8 @@ class BlockedClients(TestCase):
             pair.open -= len(theirs)
 
     def is_quiet(self, index, observer):
-        # The replies are looked at first. A client that still lacks a reply must then be waiting.
+        # The replies are read before CLIENT LIST. A client that lacks a reply must then be listed
+        # as blocked.
         clients = [pair.clients[index] for pair in self.pairs]
         lacking = [client.id for client, pair in zip(clients, self.pairs) if not client.has(pair.open)]
         if not lacking:
@@ -194,4 +194,4 @@ class BlockedClients(TestCase):
         return len(listed) == len(lacking) and all(" flags=b " in line for line in listed)
 
     def lines(self):
-        return "behind\n" + "\n".join(map(str, self.history[-60:]))
+        return "after these steps:\n" + "\n".join(map(str, self.history[-60:]))

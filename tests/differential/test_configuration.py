@@ -14,7 +14,7 @@ OF_THE_HARNESS = {"port", "dir", "volume"}
 
 
 def rows():
-    """For each name in the document, whether it notes a difference from Redis."""
+    """For each directive in the document, whether the document notes a difference from Redis."""
     found = {}
     with open(DOCUMENT, encoding="utf-8") as file:
         for line in file:
@@ -36,15 +36,15 @@ class Defaults(TestCase):
         ours, theirs = shown
         self.assertEqual(ours["dir"], os.path.dirname(ours["volume"]))
         documented = rows()
-        self.assertEqual(sorted(set(theirs) - set(ours)), [], "stock has them")
+        self.assertEqual(sorted(set(theirs) - set(ours)), [], "SlimIO lacks directives of stock Redis")
         self.assertEqual(sorted(set(ours) ^ set(documented)), [])
         for name in sorted(set(theirs) - OF_THE_HARNESS):
             if ours[name] != theirs[name]:
-                self.assertTrue(documented[name], f"{name}: {ours[name]!r}, Redis {theirs[name]!r}")
+                self.assertTrue(documented[name], f"{name}: SlimIO {ours[name]!r}, Redis {theirs[name]!r}, no note")
 
     def test_every_directive_can_be_set_or_not_as_in_redis(self):
-        """Sets each directive to its present value, and to all kinds of values. If only a start
-        reads a directive, setting it is refused."""
+        """Sets each directive to its present value, and to all kinds of values. A directive that is
+        read only at the start must be refused."""
         values = ["", "abc", "-1", "0", "1", "7", "101", "70000", "yes", "local", "1mb", "1x", "50%", "-50%", "1 2",
                   "1 2 3", "normal 1mb 2 3", '"']
         with Server() as ours, Server(stock=True) as theirs:
@@ -90,13 +90,13 @@ class Defaults(TestCase):
 
 
 FOR_A_START = re.compile(rb"can't set .* config")
-AT_START = "here only read at the start"
-CHECKED = "here an invalid value is refused"
-FREE = "has no effect here, so it is not checked"
-ONLY = "only one value is possible"
+AT_START = "SlimIO reads it only at the start"
+CHECKED = "SlimIO refuses an invalid value"
+FREE = "it has no effect in SlimIO, so SlimIO does not check it"
+ONLY = "SlimIO allows only one value"
 SET_OTHERWISE = {
-    "port": AT_START, "bind": AT_START, "requirepass": "the test would need the password from then on",
-    "maxclients": "more than the machine allows is accepted", "hz": "here a value out of range is refused, not clamped",
+    "port": AT_START, "bind": AT_START, "requirepass": "after a change, the test would need the password",
+    "maxclients": "SlimIO accepts more clients than the machine allows", "hz": "SlimIO refuses a value out of range, and stock clamps it",
     **dict.fromkeys(["auto-aof-rewrite-min-size", "client-output-buffer-limit", "cluster-link-sendbuf-limit",
                      "hash-max-listpack-value", "hash-max-ziplist-value", "hll-sparse-max-bytes", "maxmemory",
                      "maxmemory-clients", "stream-node-max-bytes", "zset-max-listpack-value", "zset-max-ziplist-value"], CHECKED),

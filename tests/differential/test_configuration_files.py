@@ -16,8 +16,8 @@ class Files(TestCase):
     seconds = 3
 
     def shown(self, text, **others):
-        """The settings that a file with this text leads to, on both servers. `others` are further
-        files in the same folder."""
+        """The settings of both servers after a start with a configuration file of this text.
+        `others` are further files in the same folder."""
         both = []
         for stock in (False, True):
             with Server(stock=stock, start=False) as server:

@@ -1,7 +1,7 @@
-"""`OBJECT ENCODING` after random commands on lists, sets and hashes, beside newer servers.
+"""`OBJECT ENCODING` after random commands on lists, sets and hashes, compared with newer servers.
 
-SlimIO chooses encodings as Redis 7.2 and later do, so Debian's Redis 7.0 cannot be the yardstick.
-`cargo x peers` gets servers that can.
+SlimIO chooses encodings as Redis 7.2 and later do, so it cannot be compared with Debian's Redis
+7.0. `cargo x peers` gets newer servers.
 """
 
 import os
@@ -14,9 +14,9 @@ COMMANDS_PER_ROUND = 150
 ROUNDS = 12
 KEYS = ["a", "b", "c", "d"]
 COUNTS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 127, 128, 129, 130, 511, 512, 513]
-# In each row, an intset may have more members than a listpack. Otherwise, the encoding of a set
-# with integers and words would depend on the order in which stock walks its tables, and that order
-# is random.
+# An intset may always have more members than a listpack. Otherwise, the encoding of a set with
+# integers and words would depend on the order in which stock walks its tables, and that order is
+# random.
 LIMITS = {
     "set-max-intset-entries": [129, 200, 512, 600],
     "set-max-listpack-entries": [0, 1, 4, 16, 128],
@@ -45,7 +45,7 @@ class Draw:
         return self.random.choice(KEYS)
 
     def words(self):
-        """Successive integers, or successive words. At times, one of another kind is among them."""
+        """Successive integers, or successive words. At times, an odd word replaces one of them."""
         start = self.random.choice([0, 0, 1, 100, -5])
         mark = self.random.choice(["", "", "m"])
         words = [f"{mark}{start + n}" for n in range(self.random.choice(COUNTS))]
@@ -101,7 +101,7 @@ class Draw:
 
 
 class Difference(Exception):
-    """The first difference of a script."""
+    """The first difference between two servers that run a script."""
 
 
 def run(script, clients):
@@ -121,7 +121,7 @@ def run(script, clients):
         seen = [[client.raw("OBJECT", "ENCODING", key)[1] for key in KEYS] for client in clients]
         if replies[0] != replies[1] or seen[0] != seen[1]:
             shown = [str(word)[:40] for word in command[:8]]
-            raise Difference(f"at {number}, {shown} of {len(command)} words: {replies}, {seen}")
+            raise Difference(f"at command {number}, {shown} of {len(command)} words: replies {replies}, encodings {seen}")
 
 
 def fails(script, clients):

@@ -24,8 +24,8 @@ SECTIONS_ROUNDS = 300
 
 # Fields of stock that SlimIO lacks.
 ABSENT = {
-    "atomicvar_api": "there is no such choice",
-    "gcc_version": "it is not compiled by GCC",
+    "atomicvar_api": "SlimIO has no choice of such an API",
+    "gcc_version": "GCC does not compile SlimIO",
     "expired_stale_perc": "expired keys are found by their time, not by sampling",
     "expired_time_cap_reached_count": "expired keys are found by their time, not by sampling",
     "expire_cycle_cpu_milliseconds": "the time of expiry is not measured separately",
@@ -34,14 +34,14 @@ ABSENT = {
 }
 # Fields that stock lacks, besides those of the section Slimio.
 ADDITIONAL = {
-    "slimio_version": "what this really is",
+    "slimio_version": "the version of SlimIO itself",
     "client_query_buffer_limit_disconnections": "as in Redis 7.2",
     "client_output_buffer_limit_disconnections": "as in Redis 7.2",
     "total_blocking_keys": "as in Redis 7.2",
     "total_blocking_keys_on_nokey": "as in Redis 7.2",
 }
 A_PROCESS = "each server is a separate process"
-A_MOMENT = "it depends on the moment"
+A_MOMENT = "the value depends on the moment"
 MEMORY = "each server lays its memory out in its own way"
 A_LOG = "the logs differ"
 # Fields whose values differ, so that only their form is compared. Each has its reason.
@@ -53,20 +53,20 @@ VALUES = {
                      "rdb_last_bgsave_time_sec", "aof_last_rewrite_time_sec", "total_eviction_exceeded_time",
                      "current_eviction_exceeded_time", "aof_delayed_fsync"], A_MOMENT),
     **dict.fromkeys(["client_recent_max_input_buffer", "client_recent_max_output_buffer"],
-                    "stock looks at a client now and then, and counts what its buffers could hold"),
+                    "stock checks a client only now and then, and counts the capacity of its buffers"),
     "clients_in_timeout_table": "in this test stock runs no blocking command with a timeout",
     "latest_fork_usec": "nothing forks",
     "total_forks": "nothing forks",
-    "rdb_changes_since_last_save": "here it counts keys, also both of a RENAME, and those that expire or are evicted",
-    "master_repl_offset": "here it is the position of the log",
+    "rdb_changes_since_last_save": "SlimIO counts keys: both keys of a RENAME, and also keys that expire or are evicted",
+    "master_repl_offset": "in SlimIO, this is the position in the log",
     "evicted_keys": "which keys are evicted depends on chance and on memory",
-    "total_writes_processed": "stock writes once more for what does not fit",
+    "total_writes_processed": "stock needs one more write if replies do not fit its buffer",
     "lazyfree_pending_objects": "other things are freed in the background",
     "lazyfreed_objects": "other things are freed in the background",
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
-# The same for all fields whose name has this prefix.
+# Like `VALUES`, but for all fields whose names begin with the prefix.
 VALUES_BY_PREFIX = {
     **dict.fromkeys(["used_memory", "allocator_", "rss_overhead_", "mem_"], MEMORY),
     "used_cpu_": A_MOMENT,
@@ -111,7 +111,7 @@ class Info(TestCase):
         return pair
 
     def compare(self, pair, what, but=()):
-        """Compares each field; of the fields in `but`, compares only the form."""
+        """Compares each field. Compares only the form of the fields in `but`."""
         said = [fields(client("INFO", *EVERY_SECTION)) for client in pair]
         ours, theirs = said
         with self.subTest(f"names, {what}"):
@@ -139,8 +139,9 @@ class Info(TestCase):
             client.pipeline(requests)
 
     def look(self, pair, what):
-        # The first of these fields differs because INFO's own replies differ in length. The second
-        # one differs because requests that are sent at once are read in different pieces.
+        # `total_net_output_bytes` differs because INFO's own replies differ in length.
+        # `total_reads_processed` differs because the servers read requests that are sent at once in
+        # different pieces.
         self.compare(pair, what, but=["total_net_output_bytes", "total_reads_processed"])
 
     def test_every_field_behind_all_kinds_of_activity(self):
@@ -207,7 +208,8 @@ class Info(TestCase):
             self.settle(observers, 2)
             self.both(observers, ["FLUSHALL"], ["CONFIG", "RESETSTAT"])
             commands = [draw.command() for _ in range(COMMANDS_PER_ROUND)]
-            # Stock counts each key whose type it looks at as a hit.
+            # SCAN with TYPE is left out, because stock counts a hit for each key whose type it
+            # checks.
             commands = [command for command in commands if command[0].lower() != "scan" or "TYPE" not in command]
             # Larger requests are left out, because the servers need different numbers of reads for
             # them.
@@ -220,7 +222,7 @@ class Info(TestCase):
             # The replies may differ in length, because RANDOMKEY's key and HELLO's server differ.
             but = [] if lengths[0] == lengths[1] else ["total_net_output_bytes"]
             lines = "\n".join(map(str, commands))
-            self.compare(observers, f"seed {seed}, behind\n{lines}\n", but)
+            self.compare(observers, f"seed {seed}, after these commands:\n{lines}\n", but)
             for client in pair:
                 client.close()
 

@@ -35,8 +35,8 @@ DATES = {"rdb_last_save_time"}
 
 
 class Stock:
-    """Stock redis-server. Its child writes so slowly that the child still runs when INFO is asked
-    for."""
+    """Stock redis-server. Its child writes a snapshot so slowly that the child still runs when the
+    test asks for INFO."""
 
     def __init__(self, test):
         self.server = Server(
@@ -45,7 +45,8 @@ class Stock:
         test.addCleanup(self.server.close)
 
     def fail(self, client, command):
-        # The child keeps the delay that it was born with, so it is still there to be killed.
+        # The child keeps the delay that was set when it was forked. So it still runs when it is
+        # killed.
         client("CONFIG", "SET", "rdb-key-save-delay", 10_000_000)
         client(*command)
         children = ["pgrep", "-P", str(self.server.process.pid)]
@@ -93,7 +94,7 @@ class Snapshots(TestCase):
         self.pair = Ours(self), Stock(self)
 
     def both(self, steps):
-        """Runs the same steps on both servers. What the steps yield must be equal."""
+        """Runs the same steps on both servers. Both servers must yield equal results."""
         seen = []
         for side in self.pair:
             with side.server.client() as client:
@@ -144,13 +145,13 @@ class Snapshots(TestCase):
             yield "at the start", self.look(client, info)
             self.fill(client)
             yield "changes", self.look(client, info)
-            yield "it begins", self.look(client, ["BGSAVE"], info, ["SET", "k:1", "w" * 1000], info)
+            yield "a save begins", self.look(client, ["BGSAVE"], info, ["SET", "k:1", "w" * 1000], info)
             wait_until_over(client)
             yield "over", self.look(client, info)
             began = ["BGSAVE"], ["DEBUG", "SLEEP", "1.2"]
             yield "seconds", self.look(client, *began, info, ["BGSAVE"], ["BGREWRITEAOF"], info)
             wait_until_over(client)
-            yield "one behind the other", self.look(client, info)
+            yield "two saves and a rewrite are over", self.look(client, info)
             self.assertGreaterEqual(int(fields(client("INFO"))["rdb_last_bgsave_time_sec"]), 1)
             client("SET", "more", 1)
             yield "SAVE", self.look(client, ["SAVE"])
@@ -165,22 +166,22 @@ class Snapshots(TestCase):
             info = ["INFO", "persistence"]
             self.fill(client)
             asked = ["BGREWRITEAOF"], ["DEBUG", "SLEEP", "1.2"], ["BGREWRITEAOF"], ["BGSAVE"]
-            yield "it runs", self.look(client, *asked, info, ["BGSAVE", "SCHEDULE"], info)
+            yield "a rewrite runs", self.look(client, *asked, info, ["BGSAVE", "SCHEDULE"], info)
             wait_until_over(client)
-            until(lambda: fields(client("INFO"))["rdb_saves"] == "1", PATIENCE, "the one put off")
+            until(lambda: fields(client("INFO"))["rdb_saves"] == "1", PATIENCE, "the postponed save")
             wait_until_over(client)
             yield "over", self.look(client, info)
             off = ["CONFIG", "SET", "appendonly", "no"]
-            yield "put off, then dropped", self.look(client, ["BGSAVE"], ["BGREWRITEAOF"], info, off, info)
+            yield "a rewrite is put off, then dropped", self.look(client, ["BGSAVE"], ["BGREWRITEAOF"], info, off, info)
             wait_until_over(client)
-            yield "only the save was made", self.look(client, info)
+            yield "only the save has run", self.look(client, info)
             client("CONFIG", "SET", "appendonly", "yes")
-            until(lambda: fields(client("INFO"))["aof_rewrites"] == "2", PATIENCE, "one to begin with")
+            until(lambda: fields(client("INFO"))["aof_rewrites"] == "2", PATIENCE, "the first rewrite of the new log")
             wait_until_over(client)
             yield "on again", self.look(client, info)
-            yield "ended with its log", self.look(client, ["BGREWRITEAOF"], info, off, info)
+            yield "a rewrite ends with its log", self.look(client, ["BGREWRITEAOF"], info, off, info)
             wait_until_over(client)
-            yield "nothing came of it", self.look(client, info)
+            yield "the rewrite has left nothing", self.look(client, info)
 
         self.both(steps)
 
@@ -193,7 +194,7 @@ class Snapshots(TestCase):
                 yield f"a rewrite, {count}", self.look(client, info)
             side.fail(client, ["BGSAVE"])
             yield "a save", self.look(client, info)
-            yield "it says so while the next one runs", self.look(client, ["BGSAVE"], info)
+            yield "the failure is shown while the next save runs", self.look(client, ["BGSAVE"], info)
             wait_until_over(client)
             client("BGREWRITEAOF")
             wait_until_over(client)
@@ -246,8 +247,8 @@ class Snapshots(TestCase):
             self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
             self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
             if side is self.pair[0]:
-                # This need not hold in stock, because stock asks its allocator at two different
-                # moments.
+                # In stock, this sum need not be exact, because stock asks its allocator at two
+                # different moments.
                 rest = number["used_memory"] - number["used_memory_overhead"]
                 self.assertEqual(number["used_memory_dataset"], rest)
             self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])
@@ -257,7 +258,7 @@ class Snapshots(TestCase):
 
 
 def without(seen, name):
-    """The fields without `name`. This is for `SAVE`, which in SlimIO is a snapshot like any other,
-    and so has a duration."""
+    """The fields without `name`. After `SAVE`, the duration is left out: in SlimIO, `SAVE` is a
+    snapshot like any other, so it has a duration."""
     kind, reply = seen
     return kind, {field: value for field, value in reply.items() if field != name}

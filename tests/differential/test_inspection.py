@@ -1,5 +1,5 @@
-"""Compares SLOWLOG, LATENCY, MEMORY, OBJECT, and hash commands with wrong arguments, with stock
-redis-server."""
+"""Compares SLOWLOG, LATENCY, MEMORY, OBJECT and hash commands with those of stock redis-server.
+Hash commands also get wrong arguments."""
 
 import random
 import unittest
@@ -39,8 +39,8 @@ class Inspection(TestCase):
         return pair
 
     def both(self, clients, *request, seen=lambda reply: reply):
-        """Sends the same request to both servers. What `seen` returns for the two replies must be
-        equal."""
+        """Sends the same request to both servers. `seen` must return equal values for the two
+        replies."""
         with self.subTest(" ".join(str(word)[:40] for word in request)):
             ours, theirs = (seen(client.raw(*request)) for client in clients)
             self.assertEqual(ours, theirs)
@@ -276,7 +276,7 @@ class Inspection(TestCase):
             for command in ("ENCODING", "FREQ", "IDLETIME", "REFCOUNT", "HELP", "NOSUCH"):
                 for rest in ([], ["none"], ["text", "hash"]):
                     self.both(clients, "OBJECT", command, *rest)
-            # Sizes at which the encoding changes.
+            # Texts near the bounds at which the encoding changes.
             for number in ("0", "-1", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "01",
                            "+1", "1.0", " 1", "", "a" * 44, "a" * 45, "1" * 19, "1" * 20, "1" * 21):
                 self.both(clients, "SET", "k", number)
@@ -304,7 +304,7 @@ class Inspection(TestCase):
                 self.both(clients, "HDEL", "h", "1:0")
                 self.both(clients, "OBJECT", "ENCODING", "h")
             self.both(clients, "CONFIG", "SET", "hash-max-listpack-entries", 128)
-            # Without a decay, it does not matter when a minute begins.
+            # Without a decay of use counts, it does not matter when a minute begins.
             self.both(clients, "CONFIG", "SET", "maxmemory-policy", "allkeys-lfu", "lfu-decay-time", 0)
             self.both(clients, "SET", "counted", "v")
             for _ in range(3):
@@ -350,8 +350,8 @@ def scanned(client, key, rest):
 
 
 def without_moments(reply):
-    """The entries of the slow log, without number, time and address, and the differences between
-    their numbers."""
+    """The entries of the slow log without number, time and address. Also the differences between
+    the numbers of successive entries."""
     kind, items = reply
     if kind != b"*":
         return reply

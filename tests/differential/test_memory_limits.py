@@ -15,28 +15,29 @@ from harness.target import TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
 MIB = 1 << 20
-# The limit is the memory that the server uses at the start, plus this.
+# Memory limit minus the memory that the server uses at the start, in bytes.
 ROOM = 12 * MIB
 VALUE_SIZE = 1000
 # More keys than fit into the limit.
 KEYS = 13_000
 BATCH = 500
-# Memory for other things: connections, tables that double, the allocator's rounding, a reader's
-# buffers.
+# Allowance in bytes for other memory: connections, tables that double, the allocator's rounding, a
+# reader's buffers.
 SLACK = 2 * MIB
 # Number of keys in SlimIO divided by the number in stock. A key takes some 1080 bytes in SlimIO,
 # and some 1110 bytes in stock. The bounds also allow for stock's tables, which double now and then,
 # and for a reader's buffers.
 KEYS_RATIO = (0.85, 1.3)
-# While clients hold memory, fewer keys remain. This is the memory of the missing keys, divided by
-# what the clients should hold. A watched key takes 100 bytes in SlimIO and 160 bytes in stock, and
-# stock's buffers are larger than their contents.
+# While clients hold memory, fewer keys remain. `HELD_RATIO` is the memory of the missing keys,
+# divided by the memory that the clients should hold. A watched key takes 100 bytes in SlimIO and
+# 160 bytes in stock, and stock's buffers are larger than their contents.
 HELD_RATIO = (0.7, 1.9)
-# The growth of memory that INFO reports, divided by what the clients should hold. Below it, the
-# growth of RSS, divided by the growth that INFO reports.
+# `USED_RATIO` is the growth of memory that INFO reports, divided by the memory that the clients
+# should hold. `RSS_RATIO` is the growth of RSS, divided by the growth that INFO reports.
 USED_RATIO = (0.6, 2.0)
 RSS_RATIO = (0.5, 3.0)
-# Stock does not count queued commands as part of the request, so stock has no limit there.
+# Only SlimIO closes the connection. Stock does not count queued commands as part of the request, so
+# it has no limit for them.
 OURS_ONLY = object()
 POLICIES = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"]
 
@@ -92,8 +93,9 @@ class MemoryLimits(TestCase):
 
     def used(self, server):
         """The memory that the limit applies to."""
-        # Both numbers are of one moment, because what is not counted comes and goes: memory that is
-        # held for a snapshot, and in stock what the log has not written yet.
+        # Both numbers are from one reply, because the memory that is not counted comes and goes:
+        # old values that are held for a snapshot, and in stock the part of the log that is not
+        # written yet.
         info = server.info("memory")
         return int(info["used_memory"]) - int(info["mem_not_counted_for_evict"])
 
@@ -102,15 +104,16 @@ class MemoryLimits(TestCase):
         for client in clients:
             way(client)
         if way is half_a_request:
-            # No reply tells that the server has received it.
+            # The server does not reply to half a request, so the test asks for it in CLIENT LIST.
             until(lambda: self.large_requests(server) == count, what="half a request from each client")
         return clients
 
     def large_requests(self, server):
-        """From how many clients a megabyte of a request has arrived that has not run."""
+        """Number of clients that have sent at least a megabyte of a request that has not run."""
         with server.client() as client:
             listed = client("CLIENT", "LIST").decode()
-        # Stock makes room for all of an argument at once, and ours does not count it in `qbuf`.
+        # In stock, `tot-mem` also counts room for bytes that have not arrived. SlimIO does not
+        # count a large argument in `qbuf`.
         field = "qbuf" if server.is_stock else "tot-mem"
         return sum(int(size) >= MIB for size in re.findall(rf" {field}=(\d+)", listed))
 
@@ -118,7 +121,7 @@ class MemoryLimits(TestCase):
         for client in clients:
             client.close()
         # Only the client that asks is left.
-        until(lambda: self.number(server, "connected_clients") == 1, what="their leaving")
+        until(lambda: self.number(server, "connected_clients") == 1, what="the clients leaving")
 
     def write(self, server, options):
         """Sets all keys; returns how many keys remain, and the errors of the writes that were
@@ -157,10 +160,10 @@ class MemoryLimits(TestCase):
     def check(self, policy, ours, theirs):
         self.assertEqual(ours[2:], theirs[2:])
         self.assertEqual([bool(words) for words in ours[2:]], [policy == "noeviction"] * 2)
-        self.assertBetween(ours[1] / theirs[1], KEYS_RATIO, f"{ours[1]} keys, {theirs[1]} in stock")
+        self.assertBetween(ours[1] / theirs[1], KEYS_RATIO, f"{ours[1]} keys in SlimIO, {theirs[1]} in stock")
         for fewer, more, *_ in (ours, theirs):
             held = 2 * sum(HOLDERS.values())
-            self.assertBetween((more - fewer) * (VALUE_SIZE + 100) / held, HELD_RATIO, f"{fewer} keys, then {more}")
+            self.assertBetween((more - fewer) * (VALUE_SIZE + 100) / held, HELD_RATIO, f"{fewer} keys beside clients, then {more}")
 
     def assertBetween(self, value, bounds, what):
         self.assertTrue(bounds[0] <= value <= bounds[1], f"{what}: {value:.2f}, not in {bounds}")
@@ -179,9 +182,9 @@ class MemoryLimits(TestCase):
                 name = f"{way.__name__}, {'stock' if server.is_stock else 'ours'}"
                 wanted = before[0] + size * count * USED_RATIO[0]
                 with self.subTest(name):
-                    until(lambda: self.used(server) >= wanted, what=f"{name}: in use")
+                    until(lambda: self.used(server) >= wanted, what=f"{name}: memory in use")
                     # Commands that the server has received may not have run yet.
-                    until(lambda: self.is_steady(server), what=f"{name}: at rest")
+                    until(lambda: self.is_steady(server), what=f"{name}: memory at rest")
                     used, rss = self.used(server) - before[0], self.resident(server) - before[1]
                     self.assertBetween(used / (size * count), USED_RATIO, "in use")
                     self.assertBetween(rss / used, RSS_RATIO, "in memory")
@@ -189,7 +192,7 @@ class MemoryLimits(TestCase):
                         # Stock updates this sum only now and then.
                         self.assertBetween(self.number(server, "mem_clients_normal") / used, (0.8, 1.1), "of clients")
                     self.leave(server, held)
-                    self.assertLess(self.used(server) - before[0], SLACK, "behind it")
+                    self.assertLess(self.used(server) - before[0], SLACK, "after the clients have left")
                 server.close()
 
     def is_connected(self, server, number):
@@ -200,13 +203,13 @@ class MemoryLimits(TestCase):
         limits = {"client_output_buffer_limit": "normal 8mb 0 0", "client_query_buffer_limit": "1mb"}
         half = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3000000\r\n"
         for what, data, is_closed in (
-            ("replies within it", encode("ECHO", "x" * 10_000) * 600, False),
-            ("replies beyond it", encode("ECHO", "x" * 10_000) * 2500, True),
-            ("half a request within it", half + b"x" * 900_000, False),
-            ("half a request beyond it", half + b"x" * 1_300_000, True),
-            ("a queue within it", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 90, False),
-            ("a queue beyond it", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 130, OURS_ONLY),
-            ("a line within it", b"*1\r\n$4\r\nPING\r\n" * 100_000, False),
+            ("replies within the limit", encode("ECHO", "x" * 10_000) * 600, False),
+            ("replies beyond the limit", encode("ECHO", "x" * 10_000) * 2500, True),
+            ("half a request within the limit", half + b"x" * 900_000, False),
+            ("half a request beyond the limit", half + b"x" * 1_300_000, True),
+            ("a queue within the limit", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 90, False),
+            ("a queue beyond the limit", encode("MULTI") + encode("SET", "k", "x" * 10_000) * 130, OURS_ONLY),
+            ("a pipeline of small requests", b"*1\r\n$4\r\nPING\r\n" * 100_000, False),
         ):
             for server in self.serve(**limits):
                 ends = not server.is_stock if is_closed is OURS_ONLY else is_closed
@@ -219,10 +222,10 @@ class MemoryLimits(TestCase):
                     except OSError:
                         self.assertTrue(ends)
                     if ends:
-                        until(lambda: not self.is_connected(server, number), what="its end")
+                        until(lambda: not self.is_connected(server, number), what="the end of the connection")
                     else:
-                        # When all bytes have arrived, the commands have run, or the client's memory
-                        # holds them.
+                        # When all bytes have arrived, the commands have either run, or are held in
+                        # the client's memory.
                         until(lambda: self.number(server, "total_net_input_bytes") >= len(data))
                         self.assertTrue(self.is_connected(server, number))
                 server.close()

@@ -11,7 +11,7 @@ NUMBERS = [
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
     "18446744073709551615", "18446744073709551616", "1" * 30, "", " 1", "1 ", "+1", "01", "-0", "1.0", "1e3", "0x1", "x",
 ]
-# The number comes in the place of `?`.
+# A number takes the place of `?`.
 COMMANDS = [
     "SELECT ?", "MOVE text ?", "SWAPDB ? 0", "SWAPDB 0 ?", "SWAPDB ? ?", "COPY text new DB ?", "HELLO ?",
     "CLIENT KILL ID ?", "CLIENT LIST ID ?", "CLIENT UNBLOCK ?", "SLOWLOG GET ?",

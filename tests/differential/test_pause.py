@@ -14,7 +14,7 @@ SHORT_MS = 200
 
 
 class Steps:
-    """The tests of this file, against one server."""
+    """The tests of this file. Each subclass runs them against one server."""
 
     def serve(self, **flags):
         server = Server(stock=self.stock, **flags)
@@ -67,7 +67,7 @@ class Steps:
         self.assertEqual(admin("CLIENT", "UNPAUSE"), b"OK")
         self.assertEqual(writer.read(), (b"+", b"OK"))
         self.assertEqual(queueing.read(), (b"*", [(b"+", b"OK")]))
-        self.assertEqual(admin("GET", "k"), b"queued", "in the order in which they came")
+        self.assertEqual(admin("GET", "k"), b"queued", "the held writes run in the order in which they came")
         self.assertEqual(server.info("clients")["blocked_clients"], "0")
 
     def test_what_follows_in_a_pipeline_waits_too(self):
@@ -112,7 +112,7 @@ class Steps:
 
         # The test waits for many rounds of active expiry, none of which may delete the key.
         over = now_ms() + 100
-        until(lambda: now_ms() > over, what="the time of the key")
+        until(lambda: now_ms() > over, what="the end of the key's lifetime")
         self.assertEqual(admin("DBSIZE"), 1)
         # A command that finds the expired key does not delete it either.
         for reads in (["GET", "short"], ["EXISTS", "short"], ["MGET", "short", "other"], ["TYPE", "short"],
@@ -166,5 +166,5 @@ class Ours(Steps, TestCase):
 
 
 def is_silent(client):
-    """Whether nothing has arrived."""
+    """Whether nothing has arrived from the server."""
     return not select.select([client.socket], [], [], 0)[0]

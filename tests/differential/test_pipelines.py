@@ -47,10 +47,10 @@ ODD = [
     b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
 ]
 
-WAITS_FOR_EVER = "stock closes a connection when the last reply is sent, so never if the client wants none"
-ENDS_AT_ZERO = "for stock a line's text ends at a zero byte, so it waits for the end of this line"
-HALF_A_REPLY = "stock announces the number of a transaction's replies, but leaves one of them out here"
-# Each row has what is sent, what differs and why, our reply, and stock's reply.
+WAITS_FOR_EVER = "stock closes a connection once the last reply is sent, so never if the client wants no replies"
+ENDS_AT_ZERO = "for stock, a line's text ends at a zero byte, so stock waits for the end of this line"
+HALF_A_REPLY = "stock announces the number of a transaction's replies, but does not send the one to CLIENT REPLY"
+# Each row has the bytes to send, the difference and its reason, our reply, and stock's reply.
 OTHERWISE = [
     (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
     (encode("CLIENT", "REPLY", "SKIP") + b"*abc\r\n", WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
@@ -115,7 +115,7 @@ class DrawPipeline(Draw):
 
     def end(self):
         """The last request, whether the server closes the connection after it, and requests that
-        are still sent behind it."""
+        are sent after it all the same."""
         chance = self.random.random()
         behind = [self.request() for _ in range(self.one_of(0, 0, 1, 5))]
         if chance < 0.35:
@@ -184,7 +184,7 @@ class Pipelines(TestCase):
                 requests = cut_down(requests, difference)
                 lines = "\n".join(f"  {brief(request)}" for request in [*requests, last, *behind])
                 found = "\n".join(map(brief, difference(requests) or found))
-                self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nours, and that of stock:\n{found}")
+                self.fail(f"seed {seed}, cut at {cuts}:\n{lines}\nSlimIO's result, and that of stock:\n{found}")
 
     def difference(self, requests, cuts, pause, is_ended_by_server):
         """Sends these requests to both servers, whose databases are empty. Returns the first
@@ -219,8 +219,8 @@ class Pipelines(TestCase):
         for data, why, ours, theirs in OTHERWISE:
             with self.subTest(why):
                 for server, wanted in zip(self.servers, (ours, theirs)):
-                    # Half a second shows that a connection stays open. One that is closed may take
-                    # longer on a busy machine.
+                    # Half a second shows that a connection stays open. A connection that is closed
+                    # may take longer on a busy machine.
                     timeout = 0.5 if wanted[1] == "open" else TIMEOUT_SECONDS
                     self.assertEqual(exchange(server, [data], [], 0, True, timeout), wanted)
 

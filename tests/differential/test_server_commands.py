@@ -320,7 +320,7 @@ class SideBySide(TestCase):
             ("OBJECT", "REFCOUNT", "most"),
             ("DECR", "most"),
             ("OBJECT", "REFCOUNT", "most"),
-            # With a memory limit and use counts, small integers are not shared objects.
+            # With a memory limit and an LRU policy, small integers are not shared objects.
             ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
             ("SET", "least", "0"),
             ("OBJECT", "REFCOUNT", "least"),
@@ -342,7 +342,7 @@ class SideBySide(TestCase):
             ("MEMORY", "USAGE", "short", "OTHER", "1"),
             ("MEMORY", "USAGE"),
             ("MEMORY", "NOSUCH"),
-            # Without a decay, it does not matter when a minute begins.
+            # Without a decay of use counts, it does not matter when a minute begins.
             ("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu", "lfu-decay-time", "0"),
             ("OBJECT", "IDLETIME", "short"),
             ("SET", "fresh", "value"),
@@ -456,9 +456,9 @@ class SideBySide(TestCase):
             # The buckets are powers of two, and are cumulative.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
-            # The command's bucket must match the time that it took, which is longer on a busy
-            # machine. A bucket's name is not quite a power of two. It is the largest time that the
-            # histogram can't tell from that power.
+            # The bucket of DEBUG must match the time that DEBUG SLEEP took, which is longer on a
+            # busy machine. A bucket's name is not quite a power of two: it is the largest time that
+            # the histogram can't tell from that power.
             upper_us, count = found[b"debug"][3]
             powers = [1024 << power for power in range(15, 32)]
             self.assertIn(upper_us, [(power + power // 128 - 1) // 1000 for power in powers])
@@ -495,7 +495,7 @@ class SideBySide(TestCase):
 
 
 def comparable(line, reply):
-    """The reply without order, address or time, if the command's reply has one."""
+    """The reply without its order, or without the parts that describe the server."""
     if line.startswith("CONFIG GET") and reply[0] == b"*":
         return reply[0], sorted(zip(reply[1][::2], reply[1][1::2]))
     if line.startswith("CONFIG GET") and reply[0] == b"%":
@@ -508,7 +508,7 @@ def comparable(line, reply):
 
 
 def without_idle_time(reply, took):
-    """The reply with zero for a key that was last used at most `took` seconds ago."""
+    """A reply to OBJECT IDLETIME, with zero instead of any idle time of at most `took` seconds."""
     kind, idle = reply
     # Both servers count whole seconds, so a short time may count as one second more.
     return (kind, 0) if kind == b":" and 0 <= idle <= took + 1 else reply

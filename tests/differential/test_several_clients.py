@@ -20,8 +20,8 @@ STEPS = 400
 ROUNDS = 20
 KEYS = ("a", "b")
 DBS = ("0", "1")
-# Lifetime of a key that is to expire soon. `PEXPIRE` does not set it, because there stock reads the
-# clock twice, and deletes the key at once if the lifetime has passed in between.
+# Lifetime of a key that is to expire soon. `PEXPIRE` does not set it, because in `PEXPIRE` stock
+# reads the clock twice. If the lifetime has passed in between, stock deletes the key at once.
 SOON_MS = "2"
 # After this time, a key with the lifetime `SOON_MS` has expired.
 EXPIRED_AFTER_SECONDS = 0.004
@@ -76,7 +76,7 @@ class SeveralClients(TestCase):
                 replies = [client.raw(*command) for client in clients[number]]
                 history.append((number, *command, replies[1]))
                 lines = "\n".join(map(str, history[-30:]))
-                self.assertEqual(*replies, f"{command}, behind\n{lines}")
+                self.assertEqual(*replies, f"{command}, after these commands:\n{lines}")
                 if is_soon(command) or command[0] == "EXEC":
                     time.sleep(EXPIRED_AFTER_SECONDS)
         finally:
@@ -123,7 +123,7 @@ class Arriving(Client):
 
 
 class Pair:
-    """A client of both servers, and its commands without a reply yet."""
+    """The same client on both servers, and its commands that have no reply yet."""
 
     def __init__(self, servers):
         self.servers = servers
@@ -218,7 +218,7 @@ class PausedClients(TestCase):
         self.history.append((who, *command, reply))
 
     def lines(self):
-        return "behind\n" + "\n".join(map(str, self.history[-60:]))
+        return "after these steps:\n" + "\n".join(map(str, self.history[-60:]))
 
     def test_replies_and_state_are_those_of_redis(self):
         for number in range(TARGET.rounds or PAUSED_ROUNDS):
@@ -273,7 +273,7 @@ class PausedClients(TestCase):
         held = sum(other.is_held for other in self.pairs)
         pair.send(commands, replied)
         for client in [] if was_held else pair.clients:
-            # The reply mostly arrives within microseconds.
+            # The reply mostly arrives within microseconds, so a short wait is enough.
             select.select([client.socket], [], [], EXPIRED_AFTER_SECONDS)
         if was_held:
             # These commands wait for the command that is held up.

@@ -56,7 +56,7 @@ class Uses(TestCase):
                 self.assertEqual(*(self.counts(server, command.split()) for server in servers))
 
     def counts(self, server, command):
-        """The keys' counts after a command that is sent three times."""
+        """The keys' use counts after the command has been sent three times."""
         with server.client() as client:
             client("FLUSHALL")
             for made in KEYS.values():

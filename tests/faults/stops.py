@@ -1,5 +1,5 @@
-"""Measures how long all other clients wait while one client's largest requests run. This is the
-longest turn of the event loop, in CPU time of the command thread.
+"""Measures how long all other clients wait while one client's largest requests run. The result is
+the longest turn of the event loop, in CPU time of the command thread.
 
     python3 -B tests/faults/stops.py [--server "PROGRAM serve"]      # the table of docs/memory.md
 """
@@ -36,14 +36,15 @@ class Requests:
         self.pairs = join(word for n in numbers for word in (b"key:%d" % n, b"v"))
 
     def of_many(self, *head, pairs=False):
-        """`head` and many keys or fields, each with a value if they are `pairs`."""
+        """A request of the words `head` and many keys or fields. If `pairs` is true, each key or
+        field has a value."""
         words = [word.encode() for word in head]
         count = len(words) + (2 * self.count if pairs else self.count)
         return b"*%d\r\n%s%s" % (count, join(words), self.pairs if pairs else self.keys)
 
     def rows(self):
-        """Yields rows. Each row has a name, the requests to run first, and what is measured: a
-        request, or a function that sends one."""
+        """Yields rows. Each row has a name, the requests to run first, and the measured request or
+        a function that sends it."""
         large, many = self.large, self.of_many
         keys = [many("MSET", pairs=True)]
         fields = [many("HSET", "h", pairs=True)]
@@ -151,7 +152,7 @@ class Requests:
 
     def of_sets(self, draw):
         """The rows of sets. The members of the set `s` are the names of the keys. The set `t` has
-        half of these members, and others."""
+        half of these members, and other members."""
         many = self.of_many
         other = join(b"key:%d" % (n * 2) for n in range(self.count))
         both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]
@@ -272,7 +273,7 @@ def restore_dump_of(key):
 
 
 def keys_for_many(server, _count):
-    """Many clients ask for all keys at the same time."""
+    """Many clients search all keys at the same time."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(server.client()) for _ in range(50)]
         for client in clients:
@@ -283,7 +284,7 @@ def keys_for_many(server, _count):
 
 
 def expire_many(server, count):
-    """Sets keys that expire at the same moment, and waits until it has passed."""
+    """Sets keys that expire at the same moment, and waits until that moment has passed."""
     with server.client() as client:
         at = int(client("TIME")[0]) * 1000 + 1500
         for start in range(0, count, 10_000):
@@ -294,7 +295,7 @@ def expire_many(server, count):
 
 
 def longest_stop(requests, before, request):
-    """Runs a request on a server of its own. Returns the CPU time of the longest turn, in
+    """Runs a request on a new server. Returns the CPU time of the longest turn, in
     milliseconds."""
     flags = {"command_cpu_tracking": "yes", "enable_debug_command": "yes"}
     with Server(client_output_buffer_limit="normal 0 0 0", **flags) as server:
@@ -315,7 +316,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="target/release/slimio serve")
     parser.add_argument("--folder", default="target/stops")
-    parser.add_argument("words", nargs="*", help="only rows with these in their names")
+    parser.add_argument("words", nargs="*", help="measure only rows whose names contain one of these words")
     options = parser.parse_args()
     TARGET.set_command(options.server)
     TARGET.folder = options.folder

@@ -83,7 +83,8 @@ class SmallDevice(TestCase):
     seconds = 30
     size = 128 << 20
     value_size = 100_000
-    # What a snapshot would get if the log and each of the three slots had a quarter of the space.
+    # Number of bytes that a snapshot would get if the log and each of the three slots had a quarter
+    # of the space.
     quarter = (size - (64 << 20)) // 4
 
     def setUp(self):
@@ -105,8 +106,8 @@ class SmallDevice(TestCase):
         return random.Random(number).randbytes(self.value_size)
 
     def snapshot(self, server, client, command, field):
-        """Takes a snapshot as soon as the server begins none for the log. Returns INFO at the end
-        of the snapshot."""
+        """Takes a snapshot. The server accepts the command only when it takes no snapshot for the
+        log. Returns INFO at the end of the snapshot."""
         until(lambda: client.raw(command)[0] == b"+", 20, f"{command} being taken")
 
         def ended():
@@ -143,8 +144,7 @@ class SmallDevice(TestCase):
             self.assertEqual(now["rdb_last_bgsave_status"], "err", (now, server.info("slimio")))
             own = server.info("slimio")
             self.assertIn("make room on the volume", own["snapshot_save_error"])
-            # The log still has room, and the snapshot that frees the log's space still has room,
-            # too.
+            # There is still room for the log, and for the snapshot that frees the log's space.
             self.fill(client, count // 2)
             now = self.snapshot(server, client, "BGREWRITEAOF", "aof_rewrite")
             self.assertEqual(now["aof_last_bgrewrite_status"], "ok")

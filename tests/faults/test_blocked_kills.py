@@ -1,6 +1,6 @@
 """Waiting clients hand elements on to each other, and the server is killed meanwhile. No element
-may be served twice. If the push of an element was acknowledged, the element may only be lost if it
-was on its way to a client."""
+may be served twice. An element whose push was acknowledged may be lost only if it was on its way to
+a client."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ SERVED_MAX = 150
 
 
 class Takers:
-    """What clients have taken, over all lives of the server."""
+    """The elements that clients have pushed and taken, over all lives of the server."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -33,7 +33,7 @@ class Takers:
 
 
 class Kills(TestCase):
-    """The tests, which run under each policy. The class is not a test itself."""
+    """Base class of the tests. Each subclass has its own policy."""
 
     policy = ""
     seconds = 40
@@ -93,15 +93,15 @@ class Kills(TestCase):
                 server.start()
             with server.client() as client:
                 left = [element.decode() for key in ("a", "b", "moved") for element in client("LRANGE", key, 0, -1)]
-        self.assertEqual(all_of.twice, [], "served twice")
-        self.assertEqual(len(left), len(set(left)), "there twice")
-        self.assertEqual(set(left) & set(all_of.taken), set(), "served, and there again")
-        self.assertLessEqual(set(left) | set(all_of.taken), all_of.pushed, "invented")
+        self.assertEqual(all_of.twice, [], "elements were served twice")
+        self.assertEqual(len(left), len(set(left)), "elements are in the lists twice")
+        self.assertEqual(set(left) & set(all_of.taken), set(), "elements are still in a list after they were served")
+        self.assertLessEqual(set(left) | set(all_of.taken), all_of.pushed, "elements were never pushed")
         # Each kill may lose the elements of one reply for each client: those that were on their way
         # to the client.
         lost = all_of.acknowledged - set(left) - set(all_of.taken)
-        self.assertLessEqual(len(lost), LIVES * TAKERS, f"lost: {sorted(lost)}")
-        self.assertGreater(len(all_of.taken), LIVES, "too little was served")
+        self.assertLessEqual(len(lost), LIVES * TAKERS, f"too many elements are lost: {sorted(lost)}")
+        self.assertGreater(len(all_of.taken), LIVES, "too few elements were served")
 
 
 @slimio_only

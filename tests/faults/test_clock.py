@@ -48,8 +48,8 @@ class ClockJumps(TestCase):
         for number, shift in enumerate((0, HOUR, -HOUR, 0)):
             self.server.spoil(clock_shift=shift)
             client("SET", "k", number)
-            # Under everysec, a timer makes writes durable, and WAITAOF only waits for that. So this
-            # fails if the timer has stopped.
+            # Under everysec, a timer makes writes durable, and WAITAOF only waits for that. So
+            # WAITAOF reports no durable write if the timer has stopped.
             self.assertEqual(client("WAITAOF", 1, 0, 10_000), [1, 0])
 
     def test_data_survive_a_restart_with_another_clock(self):

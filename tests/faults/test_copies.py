@@ -34,9 +34,10 @@ def copy_sparse(test, program, source, copy):
         test.skipTest(f"there is no {program}: install the package {program}")
     for line in PROGRAMS[program](source, copy):
         subprocess.run(line, check=True, capture_output=True)
-    # Before the kernel has written data back, they may count for more space than they will take.
+    # Before the kernel has written the files' data back, the files may count for more space than
+    # they will take.
     subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
-    test.assertTrue(has_holes(copy, "buffers"), "nothing was left out")
+    test.assertTrue(has_holes(copy, "buffers"), "the copy of the buffers has no hole")
 
 
 def has_holes(volume, name):
@@ -50,11 +51,11 @@ def value(number):
 
 
 def write(server, start, count):
-    """Writes keys. When this returns, all of them are acknowledged."""
+    """Writes keys, and returns when all of them are acknowledged."""
     with server.client() as client:
         replies = client.pipeline([["SET", f"key:{n}", value(n)] for n in range(start, start + count)])
     if any(text != b"OK" for _, text in replies):
-        raise AssertionError(f"not all were taken: {replies[-1]}")
+        raise AssertionError(f"not all writes succeeded; the last reply: {replies[-1]}")
 
 
 def check(test, server, count):
@@ -81,7 +82,7 @@ def filled(test, policy, **options):
 
 
 class Sparse:
-    """Sparse copies, by each program."""
+    """Sparse copies, made by each program."""
 
     seconds = 20
 
@@ -90,8 +91,8 @@ class Sparse:
         copy = origin.folder + "-copy"
         self.addCleanup(shutil.rmtree, copy, ignore_errors=True)
         copy_sparse(self, program, origin.volume, copy)
-        # The buffers are left out, because on tmpfs, reading a page through a mapping allocates the
-        # page.
+        # The buffers are not compared, because on tmpfs, reading a page through a mapping allocates
+        # the page.
         looked_at = {name: os.path.join(copy, name) for name in os.listdir(copy) if name != "buffers"}
         before = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
         status, said = tool("verify", "--volume", copy)
@@ -99,12 +100,12 @@ class Sparse:
         if self.policy == "everysec":
             self.assertIn("from the mapped buffers", said)
         after = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
-        self.assertEqual(after, before, "only looking takes no space")
+        self.assertEqual(after, before, "`verify` takes no space")
         server = Server(volume=copy, appendfsync=self.policy, **SMALL)
         self.addCleanup(server.close)
         check(self, server, 5020)
         self.assertEqual(server.info()["log_buffers"], "mapped")
-        self.assertFalse(has_holes(copy, "buffers"), "a store could find no space")
+        self.assertFalse(has_holes(copy, "buffers"), "a store to a hole could find no space")
         write(server, 5020, 3000)
         server.restart()
         check(self, server, 8020)
@@ -162,7 +163,7 @@ class OnFullFileSystem:
                 server.start()
             self.assertRegex(str(refused.exception), "sparse copy left out: no space left; make room")
         # There is room for only a part of the blocks that the sparse copy has left out. A start
-        # that is refused must not keep that room.
+        # that is refused must not keep any of that room.
         os.truncate(self.fs.ballast, os.stat(self.fs.ballast).st_size - (512 << 10))
         self.fs.write_back()
         before = self.taken()
@@ -283,7 +284,7 @@ class Load(threading.Thread):
                 self.acknowledged = self.sent
 
     def durable(self):
-        """A number whose writes, and all before them, are durable."""
+        """A number up to which all writes are durable."""
         number = self.acknowledged
         with self.server.client() as client:
             client("SET", "behind", number)
@@ -301,8 +302,8 @@ class Load(threading.Thread):
             keys = client.pipeline([["GET", f"key:{key}"] for key in range(self.KEYS)])
         for key, (_, found) in enumerate(keys):
             last = number - (number - key) % self.KEYS
-            test.assertEqual(found, value(last), f"key:{key} at {number}")
-        test.assertLessEqual(low, number, "what was acknowledged before is not there")
+            test.assertEqual(found, value(last), f"key:{key} when the count is {number}")
+        test.assertLessEqual(low, number, "acknowledged writes are missing")
         test.assertLessEqual(number, high)
 
 
@@ -313,8 +314,8 @@ class Running:
     COPIES = 5
 
     def copies(self, kind, copy, is_one_moment=True):
-        """Makes copies with `copy`. Each must open with all writes that were acknowledged before
-        the copy began, or be refused. Returns how many were refused."""
+        """Makes copies with `copy`. Each copy must open with all writes that were acknowledged
+        before the copy began, or be refused. Returns the number of refused copies."""
         policy = self.policy
         with Server(start=False) as server:
             fs = SmallFileSystem(self, kind, server.folder + "-mount")
@@ -325,8 +326,9 @@ class Running:
         with Load(server) as load:
             for number in range(self.COPIES):
                 target = f"{server.folder}-copy-{number}"
-                # Some records are only in the buffers when the log is copied, and may be
-                # overwritten there before the buffers are copied.
+                # Some records are only in the buffers when the log is copied. The server may
+                # overwrite them there before the buffers are copied. So only durable writes must be
+                # in the copy.
                 is_exact = is_one_moment or policy == "always"
                 low = load.acknowledged if is_exact else load.durable()
                 path = copy(fs, server.volume, target)
@@ -361,7 +363,7 @@ class Running:
             return target
 
         for kind in ("ext4", "xfs"):
-            self.assertEqual(self.copies(kind, copy), 0, "one was refused")
+            self.assertEqual(self.copies(kind, copy), 0, "a copy was refused")
 
     def test_by_a_snapshot_of_the_file_system(self):
         def copy(fs, source, target):
@@ -369,7 +371,7 @@ class Running:
             fs.copy(source, name)
             return os.path.join(fs.mount, name)
 
-        self.assertEqual(self.copies("btrfs", copy), 0, "one was refused")
+        self.assertEqual(self.copies("btrfs", copy), 0, "a copy was refused")
 
 
 @slimio_only

@@ -42,12 +42,13 @@ class CpuOfRequests(TestCase):
     def test_many_small_arguments_and_large_ones_behind_them(self):
         apart = self.cost("MSET", SMALL) + self.cost("MSET", LARGE)
         for is_whole in (True, False):
-            # It would take ten times as long if all small arguments were copied for each large one.
+            # MSET would take ten times as long if all small arguments were copied for each large
+            # one.
             self.assertLess(self.cost("MSET", SMALL + LARGE, is_whole), 2 * apart + 0.3)
 
     def test_many_watched_keys(self):
         few, many = (self.cost_of_watching(SMALL[: 2 * count : 2]) for count in (10_000, 40_000))
-        # It would take sixteen times as long if each key were compared with all keys before it.
+        # WATCH would take sixteen times as long if each key were compared with all keys before it.
         self.assertLess(many, 8 * few + 0.2)
 
     def cost_of_watching(self, keys):
@@ -69,7 +70,8 @@ class CpuOfRequests(TestCase):
                 for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):
                     before = self.cpu_seconds()
                     client(*request)
-                    # It would take two seconds or more if every character were tried at every place.
+                    # A request would take two seconds or more if every character were tried at
+                    # every place.
                     self.assertLess(self.cpu_seconds() - before, 0.2, pattern[:10])
             for pattern in ("a" * 1_100_000, "*" + "?" * 5000 + "*"):
                 for request in (["KEYS", pattern], ["SCAN", 0, "MATCH", pattern]):
@@ -85,5 +87,5 @@ class CpuOfRequests(TestCase):
                 cursor, found = client("SCAN", cursor, "COUNT", 10_000, "MATCH", "*y*")
                 self.assertEqual(found, [])
                 steps += 1
-            # A step looks at about a megabyte of keys.
+            # A step searches about a megabyte of keys.
             self.assertGreater(steps, 50)
