@@ -101,10 +101,7 @@ fn read_directly(directory: &Path) -> Result<Option<f64>> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let reader = || scope.spawn(|| read_pieces(&pieces, &next));
         let readers: Vec<_> = (0..READER_COUNT).map(|_| reader()).collect();
-        readers
-            .into_iter()
-            .map(|reader| reader.join().expect("a thread that reads does not panic"))
-            .collect()
+        readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).collect()
     });
     results.into_iter().collect::<Result<Vec<()>>>()?;
     Ok(Some(started.elapsed().as_secs_f64()))

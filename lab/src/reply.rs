@@ -117,9 +117,8 @@ impl ReplyReader {
     /// Reads one line; returns the reply or element that it completes.
     fn line_complete(&mut self, line: &[u8]) -> Result<Option<Seen>> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let (&kind, rest) = line
-            .split_first()
-            .ok_or_else(|| BenchError::Reply("a line of a reply is empty".into()))?;
+        let (&kind, rest) =
+            line.split_first().ok_or_else(|| BenchError::Reply("a reply line is empty".into()))?;
         Ok(match kind {
             b'+' => Some(Seen::Status),
             b':' => Some(Seen::Integer(integer(rest)?)),
@@ -181,8 +180,7 @@ impl ReplyReader {
 
 fn integer(digits: &[u8]) -> Result<i64> {
     let text = std::str::from_utf8(digits).unwrap_or("?");
-    text.parse()
-        .map_err(|_| BenchError::Reply(format!("an integer reply is not a number: {text:?}")))
+    text.parse().map_err(|_| BenchError::Reply(format!("a reply has the bad number {text:?}")))
 }
 
 fn length(digits: &[u8]) -> Result<Option<u64>> {

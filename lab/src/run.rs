@@ -85,9 +85,7 @@ pub fn run(
         }
         Work::HalfOpen { clients, value_size } => {
             let per_s = open_rate.ok_or_else(|| {
-                BenchError::Usage(
-                    "the stock server's capacity, which sets the rate, is unknown".into(),
-                )
+                BenchError::Usage("an open loop needs the stock server's measured capacity".into())
             })?;
             let arrival = Arrival::Poisson { per_s };
             let load = Load { clients, pipeline: 1, value_size, mix: "set", arrival, seed };
@@ -294,10 +292,7 @@ fn count_syscalls(
 ) -> Result<()> {
     let directory = &server.config().directory;
     let Some(counter) = SyscallCounter::attach(server.pid(), directory) else {
-        result.notes.insert(
-            "syscalls",
-            "not measured: neither perf nor strace works on this machine".into(),
-        );
+        result.notes.insert("syscalls", "not measured: neither perf nor strace works".into());
         return Ok(());
     };
     result.notes.insert("syscalls", counter.tool().to_owned());
@@ -307,7 +302,7 @@ fn count_syscalls(
     Ok(())
 }
 
-/// Runs a counted number of SETs on an empty server, to see how many bytes of log they leave.
+/// Runs a fixed number of SETs on an empty server, to see how many bytes of log they leave.
 fn counted(
     config: &ServerConfig,
     scale: &Scale,
@@ -366,9 +361,7 @@ fn run_redis_benchmark(
     value_size: usize,
 ) -> Result<String> {
     let Address::Tcp(address) = server.address() else {
-        return Err(BenchError::Usage(
-            "the rows with redis-benchmark need a server with a TCP port".into(),
-        ));
+        return Err(BenchError::Usage("redis-benchmark needs a server with a TCP port".into()));
     };
     let output = Command::new(program)
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()])
@@ -393,7 +386,7 @@ fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
         line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
     let [per_s, _avg, _min, p50, _p95, p99, max] = numbers[..] else {
         return Err(BenchError::Server(format!(
-            "the output of redis-benchmark can't be parsed: {text}"
+            "redis-benchmark's output is not understood: {text}"
         )));
     };
     Ok(Metrics::from([

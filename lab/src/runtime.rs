@@ -86,7 +86,7 @@ pub struct Drive {
     pub unit_bytes: Option<u64>,
     /// Share of the NAND that the drive does not export, in percent.
     pub spare_percent: u32,
-    /// The collector works in the background while less than this share of the units is free, in
+    /// The collector begins in the background when less than this share of the units is free, in
     /// percent.
     pub background_percent: u32,
     /// Data, log and snapshots are scaled as if the drive had only this share of its size, in

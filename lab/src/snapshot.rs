@@ -284,7 +284,7 @@ pub fn run(
     let found = server.client()?.expect(&["DBSIZE"])?;
     if found != Reply::Integer(key_count as i64) {
         return Err(BenchError::Broken(format!(
-            "there should be {key_count} keys, but DBSIZE is {found:?}"
+            "{key_count} keys were set, but DBSIZE is {found:?}"
         )));
     }
     drop(run);

@@ -189,10 +189,7 @@ fn what_stock_redis_writes_and_its_file_system_discards_is_recorded() {
                 _ => {}
             }
         }
-        assert!(
-            written > set_bytes,
-            "{file_system}: SETs of {set_bytes} bytes, {written} bytes written"
-        );
+        assert!(written > set_bytes, "{file_system}: {set_bytes} bytes set, {written} written");
         assert!(marks >= 2 + workload.repetitions, "{file_system}: only {marks} marks");
         let header = TraceReader::new(File::open(&trace).unwrap()).unwrap().header().clone();
         assert_eq!(header.device_bytes, device_bytes);

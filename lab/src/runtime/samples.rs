@@ -73,8 +73,7 @@ impl Section {
 
     fn number(&self, field: &str) -> Result<u64> {
         let value = self.fields.get(field).and_then(|text| text.trim().parse().ok());
-        let missing =
-            || BenchError::Reply(format!("INFO {} has no number in its field {field}", self.name));
+        let missing = || BenchError::Reply(format!("INFO {} lacks the number {field}", self.name));
         value.ok_or_else(missing)
     }
 }

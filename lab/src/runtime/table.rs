@@ -177,9 +177,6 @@ mod tests {
             shown.iter().map(|outcome| outcome.driven.requests).collect::<Vec<_>>(),
             [20, 50]
         );
-        assert!(
-            table(&outcomes[..1]).contains("| always | 10 |"),
-            "a row of a single round shows no range"
-        );
+        assert!(table(&outcomes[..1]).contains("| always | 10 |"), "one round shows no range");
     }
 }
