@@ -12,43 +12,43 @@ const SMALL_RECORD_VALUE_SIZE: usize = 100;
 /// What the clients of a scenario do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// The lab's own generator, closed loop.
+    /// Load from the lab's own generator, in a closed loop.
     Closed {
         /// Name of the mix.
         mix: &'static str,
-        /// Connections.
+        /// Number of connections.
         clients: usize,
-        /// Requests in flight per connection.
+        /// Number of requests in flight on each connection.
         pipeline: usize,
         /// Size of a value, in bytes.
         value_size: usize,
     },
-    /// The lab's own generator, closed loop, on the elements of collections: see
+    /// Load from the lab's own generator, in a closed loop, on the elements of collections: see
     /// [`crate::elements`].
     Elements {
         /// Name of the mix.
         mix: &'static str,
-        /// Requests in flight per connection.
+        /// Number of requests in flight on each connection.
         pipeline: usize,
     },
-    /// `redis-benchmark -t set`.
+    /// Load from `redis-benchmark -t set`.
     RedisBenchmark {
-        /// Connections.
+        /// Number of connections.
         clients: usize,
         /// Size of a value, in bytes.
         value_size: usize,
     },
-    /// The lab's own generator, open loop with random arrivals. The rate is half of the rate that
-    /// the stock server reaches in a closed loop in the same run.
+    /// Load from the lab's own generator, in an open loop with random arrivals. The rate is half of
+    /// the rate that the stock server reaches in a closed loop in the same run.
     HalfOpen {
-        /// Connections.
+        /// Number of connections.
         clients: usize,
         /// Size of a value, in bytes.
         value_size: usize,
     },
     /// A fixed number of SETs, to see how many bytes of log they leave.
     LogBytes {
-        /// Connections.
+        /// Number of connections.
         clients: usize,
         /// Size of a value, in bytes.
         value_size: usize,

@@ -20,7 +20,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a phase that began at the time `began` after the beginning of the first phase.
+    /// Adds a phase. `began` is the time from the beginning of the first phase to that of this
+    /// phase.
     pub fn add(&mut self, began: Duration, report: &PhaseReport) {
         let (began, elapsed) = (began.as_secs_f64(), report.elapsed.as_secs_f64());
         let width = TICK.as_secs_f64();

@@ -40,7 +40,7 @@ const SNAPSHOT_MAX: Duration = Duration::from_secs(1800);
 pub struct SnapshotWork {
     /// Name of the mix.
     pub mix: &'static str,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
     /// Size of a value, in bytes.
     pub value_size: usize,
@@ -257,7 +257,7 @@ pub fn run(
     if work.kind == Kind::Growth {
         // Two rounds are not measured. In these rounds, the log becomes longer than before and
         // allocates new disk space, which later logs reuse. One round is not enough, because the
-        // log of the second round begins with what was logged during the first.
+        // log of the second round begins with the records that were logged during the first round.
         for _ in 0..2 {
             run.stretch(measured.clone())?;
             run.snapshot(work.kind)?;

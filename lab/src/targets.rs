@@ -26,7 +26,7 @@ struct Target {
     stock_scenario: Option<&'static str>,
     metric: &'static str,
     judged: Judged,
-    /// The bound that must be reached; `None` if the metric is only reported.
+    /// The floor: the bound that must be reached. `None` if the metric is only reported.
     floor: Option<f64>,
     goal: f64,
 }
@@ -247,9 +247,9 @@ pub struct Verdict {
     pub slimio: Option<f64>,
     /// SlimIO / stock.
     pub ratio: Option<f64>,
-    /// The bound that must be reached, as text.
+    /// The floor, as text: the bound that must be reached.
     pub floor: String,
-    /// The bound that is to be reached in the end, as text.
+    /// The goal, as text: the bound that is to be reached in the end.
     pub goal: String,
     /// Whether the floor is reached; `None` without a floor or without a measurement.
     pub met: Option<bool>,

@@ -33,7 +33,7 @@ fn text_of(path: &Path) -> &str {
 
 #[test]
 fn an_experiment_leaves_tables_and_pictures() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let out = folder.path().join("made");
     let small = ["--machines", "200", "--simulated", "20", "--units", "200"];
     said(&[&["tenants", "--out", text_of(&out)][..], &small].concat());
@@ -51,7 +51,7 @@ fn an_experiment_leaves_tables_and_pictures() {
 
 #[test]
 fn a_map_is_drawn_of_an_emulated_drive_with_a_volume() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let drive = format!("emulated:{}", text_of(&folder.path().join("drive")));
     let out = folder.path().join("map.svg");
     let map = ["map", "--out", text_of(&out), "--volume", &drive];

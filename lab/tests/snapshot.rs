@@ -210,7 +210,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
     let verdicts = targets::verdicts(&comparison);
     let plain = verdicts.iter().find(|verdict| verdict.title.contains("without compression"));
     let plain_s = median("snapshot-everysec-plain", "snapshot_s");
-    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock has the number of its own row");
+    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock's number comes from its own row");
     assert!(verdicts.iter().all(|verdict| verdict.met.is_none()), "SlimIO was not measured");
 }
 

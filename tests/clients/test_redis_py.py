@@ -83,7 +83,7 @@ class RedisPy(TestCase):
         info = r.info()
         self.assertIn("redis_version", info)
         # The server may not have seen yet that the harness's own client has gone.
-        until(lambda: r.info()["connected_clients"] == 1, what="being the only client")
+        until(lambda: r.info()["connected_clients"] == 1, what="redis-py being the only client")
         self.assertTrue(r.client_setname("me"))
         self.assertEqual(r.client_getname(), "me")
         self.assertEqual([c["name"] for c in r.client_list()], ["me"])

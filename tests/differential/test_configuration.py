@@ -40,7 +40,7 @@ class Defaults(TestCase):
         self.assertEqual(sorted(set(ours) ^ set(documented)), [])
         for name in sorted(set(theirs) - OF_THE_HARNESS):
             if ours[name] != theirs[name]:
-                self.assertTrue(documented[name], f"{name}: SlimIO {ours[name]!r}, Redis {theirs[name]!r}, no note")
+                self.assertTrue(documented[name], f"{name}: SlimIO {ours[name]!r}, Redis {theirs[name]!r}, but no note")
 
     def test_every_directive_can_be_set_or_not_as_in_redis(self):
         """Sets each directive to its present value, and to all kinds of values. A directive that is

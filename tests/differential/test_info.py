@@ -24,7 +24,7 @@ SECTIONS_ROUNDS = 300
 
 # Fields of stock that SlimIO lacks.
 ABSENT = {
-    "atomicvar_api": "SlimIO has no choice of such an API",
+    "atomicvar_api": "SlimIO has only one API for atomic variables",
     "gcc_version": "GCC does not compile SlimIO",
     "expired_stale_perc": "expired keys are found by their time, not by sampling",
     "expired_time_cap_reached_count": "expired keys are found by their time, not by sampling",
