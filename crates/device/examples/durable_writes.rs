@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --package slimio-device --example durable_writes -- DIRECTORY`
 
-#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+#![expect(clippy::print_stdout, reason = "the program prints its measurements")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -64,8 +64,8 @@ fn write(lba: u64, buffer: Buffer) -> Op {
 }
 
 /// Measures durable writes per second. While this thread waits for a queued write, it may perform
-/// the write itself, with a plain system call. If `is_kicked` is set, this can't happen, because
-/// the queued writes are handed to the engine before the wait.
+/// the write itself, with a plain system call. If `is_kicked` is set, the thread can't do that,
+/// because it hands the queued writes to the engine before it waits.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();

@@ -41,9 +41,9 @@ pub(crate) fn fail(calls: &[i64], errno: i32) {
         calls.iter().map(|&call| (call, Vec::new())).collect::<BTreeMap<_, _>>(),
         SeccompAction::Allow,
         SeccompAction::Errno(errno.unsigned_abs()),
-        ARCH.try_into().expect("the crate knows this architecture"),
+        ARCH.try_into().expect("seccompiler knows this architecture"),
     );
     let program: BpfProgram =
         filter.and_then(TryInto::try_into).expect("the filter can be compiled");
-    seccompiler::apply_filter(&program).expect("the kernel takes the filter");
+    seccompiler::apply_filter(&program).expect("the kernel accepts the filter");
 }

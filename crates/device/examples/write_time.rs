@@ -1,15 +1,15 @@
 //! Writes blocks one after the other, each durable before the next, and prints how long one write
-//! takes. Each write either appends to a file and flushes the file, as many programs write a log,
-//! or overwrites blocks through one of this crate's back ends.
+//! takes. Each write either appends to a file and then flushes the file, or overwrites a block
+//! through one of this crate's back ends. Many programs write a log by appending and flushing.
 //!
 //! `cargo run --release --package slimio-device --example write_time -- WAY PATH [COUNT [MARKER]]`
 //!
-//! `WAY` is `append`, `preallocated`, `block` or `passthrough`. For the first two, `PATH` is an
-//! empty directory; for the last two, `PATH` is a device, whose contents are lost. `MARKER` is the
-//! kernel's file `trace_marker`. A line is written to this file before the first write and after
-//! the last.
+//! `WAY` is `append`, `preallocated`, `block` or `passthrough`. For `append` and `preallocated`,
+//! `PATH` is an empty directory. For `block` and `passthrough`, `PATH` is a device, whose contents
+//! are lost. `MARKER` is the kernel's file `trace_marker`. The program writes `begin` to this file
+//! before the first write, and `end` after the last.
 
-#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+#![expect(clippy::print_stdout, reason = "the program prints its measurements")]
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -22,7 +22,7 @@ use slimio_device::{
     PlacementId, Token, WholeDevice as _,
 };
 
-/// Number of blocks that are overwritten again and again, as the segments of a log are.
+/// Number of blocks that are overwritten again and again, like the segments of a log.
 const LBA_COUNT: u64 = 1024;
 const FILE_NAME: &str = "log";
 
@@ -73,7 +73,7 @@ fn overwrite(
     }
     let mut kept = Some(Buffer::zeroed(1));
     timed(count, marker, |index| {
-        let buffer = kept.take().ok_or("a write brings its buffer back")?;
+        let buffer = kept.take().ok_or("the previous write did not return its buffer")?;
         kept = run(device, Lba(index % LBA_COUNT), buffer)?;
         Ok(())
     })
@@ -86,7 +86,9 @@ fn run(
     buffer: Buffer,
 ) -> Result<Option<Buffer>, Box<dyn Error>> {
     let op = Op::Write { lba, buffer, placement: PlacementId::default(), durable: true };
-    device.submit(Token(0), op).map_err(|_| "nothing else is in flight")?;
+    device
+        .submit(Token(0), op)
+        .map_err(|_| "the device refused the write, although no other write is in flight")?;
     let mut completions = Vec::new();
     while completions.is_empty() {
         device.wait(None, &mut completions);

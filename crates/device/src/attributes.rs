@@ -1,4 +1,4 @@
-//! Attributes of one file: what `statx` reports besides the size, and the flags of `chattr`.
+//! Attributes of one file, from `statx` and from the file system's own flags.
 
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
@@ -10,7 +10,7 @@ use crate::sys::check;
 
 /// `FS_IOC_GETFLAGS`: the flags of `chattr`.
 const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601_u32 as libc::Ioctl;
-/// `FS_IOC_FSGETXATTR`: further flags, of XFS and some others.
+/// `FS_IOC_FSGETXATTR`: further flags, which XFS and a few other file systems have.
 const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
 /// `FS_JOURNAL_DATA_FL`: the attribute `j` of `chattr`.
 const FLAG_JOURNAL_DATA: libc::c_long = 0x4000;
@@ -28,7 +28,10 @@ pub struct Alignment {
 
 /// Attributes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "the kernel has them as independent bits")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "in the kernel, the attributes are independent bits"
+)]
 pub struct Attributes {
     /// The alignment that direct I/O needs. `None` if the kernel does not report it (before 6.1);
     /// `Some(None)` if the file does not support direct I/O.
@@ -39,11 +42,11 @@ pub struct Attributes {
     pub is_compressed: bool,
     /// Whether the content is protected by checksums, so that it can't be changed (fs-verity).
     pub is_sealed: bool,
-    /// Whether the file may not be changed.
+    /// Whether every change of the file is forbidden (`chattr +i`).
     pub is_immutable: bool,
-    /// Whether the file can only grow, so that nothing in it may be overwritten.
+    /// Whether bytes can only be appended to the file, and never overwritten (`chattr +a`).
     pub is_append_only: bool,
-    /// Whether the file is in memory (DAX), and has no blocks that a device could write.
+    /// Whether the file's bytes are accessed directly in memory (DAX), without writes to a device.
     pub is_memory: bool,
     /// Whether ext4 writes the file's data to its journal first.
     pub is_journaled: bool,

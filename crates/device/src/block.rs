@@ -43,14 +43,14 @@ pub struct BlockDevice {
 
 impl BlockDevice {
     /// Opens a block device exclusively. Nothing on it is changed. A process that has ended may
-    /// still have operations in flight on the device. Then this waits until they have ended, for
-    /// minutes if necessary, and logs the wait.
+    /// still have operations in flight on the device. Then this function waits until these
+    /// operations have ended, for minutes if necessary, and logs the wait.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the device open; [`OpenError::StillInFlight`] when
-    /// these operations do not end. [`OpenError::Unsuitable`] when the kernel uses the device (for
-    /// example, because it is mounted), when it is no block device, or when its sectors are larger
-    /// than [`LBA_SIZE`].
+    /// the operations of a process that has ended stay in flight. [`OpenError::Unsuitable`] when
+    /// the kernel uses the device (for example, because it is mounted), when it is no block device,
+    /// or when its sectors are larger than [`LBA_SIZE`].
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let metadata = path.metadata().map_err(failed("looking at"))?;
@@ -211,15 +211,15 @@ impl WholeDevice for BlockDevice {
 
 /// Advice for a user who lacks the permission to open a device.
 pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio-nvme.rules and add \
-                                            the server's user to the group slimio, or run it as \
-                                            root";
+                                            the server's user to the group slimio, or run the \
+                                            server as root";
 
-/// Time between two searches for the holder of a device that is not free.
+/// Time between two searches for the holder of a busy device.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens a block device exclusively, with these additional flags. If the device is busy and no
-/// holder can be found, waits: operations of a process that has ended may still be in flight, and
-/// keep the device busy.
+/// Opens a block device exclusively. `flags` are additional flags of `open`. If the device is busy
+/// and no holder can be found, this function waits, because operations in flight of a process that
+/// has ended may keep the device busy.
 pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);
@@ -235,14 +235,14 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps other programs out. The lock of `show` is for processes that may not
-    // look at our descriptors: by this lock, they see that a living process has the device. Without
-    // it, only their error messages say less, so a failure is ignored.
+    // The exclusive open keeps other programs out. Some processes may not look at our descriptors.
+    // The lock of `show` tells these processes that a living process has the device. If locking
+    // fails, only their error messages say less, so the failure is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 
-/// Returns an error if a holder of the device can be found. If the holder's name is known, it is in
-/// the error.
+/// Returns an error if a holder of the device can be found. The error names the holder, if
+/// possible.
 fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     let found = holders::in_kernel(path);
     if !found.is_empty() {
@@ -254,7 +254,7 @@ fn refuse_if_held(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The [`OpenError`] for the kernel's error when it refused to open a device.
+/// The [`OpenError`] for the error with which the kernel refused to open a device.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> OpenError {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

@@ -1,6 +1,6 @@
 //! Memory for transfers. It is aligned for direct I/O, and its length is a whole number of blocks.
 
-#![expect(unsafe_code, reason = "memory for the kernel to read and write is raw")]
+#![expect(unsafe_code, reason = "the kernel reads and writes this memory by its address")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -155,16 +155,16 @@ impl Buffer {
         }
     }
 
-    /// If this buffer is a piece of a mapped file without faults, unmaps its pages from the process
-    /// until they are used again. The kernel keeps the contents of the pages, and the process uses
-    /// less memory. Does nothing to private memory.
+    /// If this buffer is a piece of a mapped file without faults, unmaps the buffer's pages from
+    /// the process until they are used again. The kernel keeps the contents of the pages, and the
+    /// process uses less memory. Does nothing to private memory.
     pub fn let_go(&mut self) {
         if let Owner::Mapped { mapping, .. } = &self.owner
             && mapping.faults() == Faults::default()
         {
-            // SAFETY: `memory` points at that many blocks of a shared mapping, and none of the
-            // mapping's pages was replaced. If pages are no larger than a block, a block is a whole
-            // number of pages. If pages are larger, the kernel refuses the call.
+            // SAFETY: `memory` points at `capacity_lbas` blocks of a shared mapping, and none of
+            // the mapping's pages was replaced. If pages are no larger than a block, a block is a
+            // whole number of pages. If pages are larger, the kernel refuses the call.
             unsafe { sys::let_go(self.memory, self.capacity_lbas * LBA_SIZE) };
         }
     }
@@ -190,9 +190,9 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.owner {
-            // SAFETY: allocated in `zeroed` with this layout; nothing else frees it.
+            // SAFETY: `zeroed` allocated the memory with this layout; nothing else frees it.
             Owner::Heap => unsafe { dealloc(self.memory.as_ptr(), layout(self.capacity_lbas)) },
-            // SAFETY: mapped in `zeroed` with this size; nothing else points to it.
+            // SAFETY: `zeroed` mapped the memory with this size; nothing else points to it.
             Owner::Pages => unsafe { sys::unmap(self.memory, layout(self.capacity_lbas).size()) },
             Owner::Mapped { .. } => {}
             Owner::Pooled { pool, index } => pool.give_back(*index),

@@ -115,7 +115,7 @@ impl Bulk {
         let mut bulk = Self::probed(options);
         if !queue.is_some_and(has_poll_queues) {
             bulk.poll_for_no_completions(
-                "the driver has no queues for that (for NVMe, the kernel parameter \
+                "the driver has no queues for polling (for NVMe, the kernel parameter \
                  nvme.poll_queues sets how many)",
             );
         }
@@ -193,8 +193,8 @@ impl Bulk {
         }
     }
 
-    /// Removes the extras with which `try_one` fails. This trial is necessary, because a ring that
-    /// was made with an extra may still fail its operations.
+    /// Removes the extras with which `try_one` fails. This trial is necessary, because the kernel
+    /// may make a ring with an extra, but fail the ring's operations later.
     pub(crate) fn try_out<E: fmt::Display>(
         &mut self,
         mut try_one: impl FnMut(Extras) -> Result<(), E>,
@@ -329,7 +329,7 @@ mod tests {
             assert!(!registers(PathOptions { direct: false, ..options }));
             assert!(!registers(PathOptions { registered: false, ..options }));
         } else {
-            eprintln!("SKIPPED: no memory can be registered here");
+            eprintln!("SKIPPED: no memory can be registered on this machine");
         }
     }
 

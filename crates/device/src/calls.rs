@@ -1,4 +1,4 @@
-//! Finds out which of the system calls that SlimIO makes are refused by a filter (seccomp).
+//! Finds out which of SlimIO's system calls a filter (seccomp) refuses.
 //!
 //! A filter refuses a call before the kernel looks at the call's arguments. So each call is tried
 //! with arguments that have no effect. If the filter allows the call, the kernel rejects these
@@ -12,10 +12,10 @@ use std::io;
 /// Why SlimIO makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Volumes, threads or sockets need the call, with and without io_uring, and nothing can
-    /// replace it.
+    /// Volumes, threads or sockets need the call, with and without io_uring. No other call does the
+    /// same.
     Serving,
-    /// Sockets need the call if there is no io_uring, and nothing can replace it.
+    /// Without io_uring, sockets need the call. No other call does the same.
     Epoll,
     /// SlimIO works without the call, but less well.
     Better {
@@ -106,13 +106,13 @@ const CALLS: &[Call] = &[
     Call("ioctl", Purpose::Epoll, libc::SYS_ioctl, [NONE, libc::FIONBIO as _, 0, 0, 0, 0]),
     Call(
         "pwritev2",
-        better("a flush of everything follows each durable write"),
+        better("a separate flush of all written data follows each durable write"),
         libc::SYS_pwritev2,
         NO_FILE,
     ),
     Call(
         "fallocate",
-        better("space is reserved by writing zeros, and none is given back to a device"),
+        better("space is reserved by writing zeros, and freed space is not given back to a device"),
         libc::SYS_fallocate,
         NO_FILE,
     ),
@@ -164,7 +164,7 @@ pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }
 
-/// Notes for the user: refused calls, and what becomes worse for files and devices without them.
+/// Notes for the user: each refused call, and what is worse without it.
 pub(crate) fn notes() -> impl Iterator<Item = String> {
     let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
     refused_calls(is_better).into_iter().map(|call| call.to_string())

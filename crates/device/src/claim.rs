@@ -6,14 +6,14 @@
 //! until the device has executed it. Meanwhile, a new owner may write to the same place, and the
 //! old write then overwrites the new data. No system call of another process waits for such a
 //! write, not even `fsync`. But the kernel keeps an open file description as long as an operation
-//! uses it, or is in flight on a ring where it is registered. So the owner of a volume has a
-//! *claim*, an open file description that only one process can have:
+//! uses the description, or is in flight on a ring that has the description registered. So the
+//! owner of a volume has a *claim*, an open file description that only one process can have:
 //!
 //! | | the claim | who keeps it |
 //! |---|---|---|
-//! | directory | its file `claim`, locked | each ring of a path has it registered |
+//! | directory | its file `claim`, locked | each ring of a path registers it |
 //! | block device | the device, opened exclusively | each path uses it for its operations |
-//! | NVMe namespace | its block device, opened exclusively | each ring of a path has it registered |
+//! | NVMe namespace | its block device, opened exclusively | each ring of a path registers it |
 //!
 //! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
 //! volume is refused. That process is found by other means: by the directory's lock, or by a search
@@ -104,7 +104,7 @@ impl Claim {
     /// Registers the claim with a ring, which keeps it until the ring's last operation has ended.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// If the kernel can't register the claim.
     pub(crate) fn be_held_by<T: Copy, M: Memory, W: Width>(
         &self,
         ring: &mut Ring<T, M, W>,
@@ -175,7 +175,7 @@ impl Patience {
                 word_at += self.next_word;
                 log::warn!(
                     "waiting for {}: operations of a process that has ended are still in flight on \
-                     its device, and may yet change what is there ({} s so far, {} s at most)",
+                     the device, and may yet change the device's data ({} s so far, {} s at most)",
                     path.display(),
                     waited.as_secs(),
                     self.limit.as_secs()
@@ -224,8 +224,8 @@ mod tests {
     fn it_is_longer_than_drivers_take_to_give_up() {
         let Patience { pause, first_word, limit, .. } = Patience::DEFAULT;
         assert!(limit > Duration::from_secs(4 * 30));
-        assert!(first_word > Duration::from_millis(100), "ordinary restarts say nothing");
-        assert!(pause < Duration::from_millis(10), "ordinary restarts are not slowed down");
+        assert!(first_word > Duration::from_millis(100), "an ordinary restart logs no wait");
+        assert!(pause < Duration::from_millis(10), "an ordinary restart is not slowed down");
     }
 
     #[test]
@@ -238,8 +238,8 @@ mod tests {
         drop(claim);
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(shared);
-        // This may wait for a moment: if another test is just starting a child process, the child
-        // shares the descriptor briefly.
+        // This call may wait for a moment: if another test is just starting a child process, the
+        // child shares the descriptor briefly.
         Claim::of_directory(place.path()).expect("the claim is released");
     }
 }

@@ -20,7 +20,7 @@ pub enum Contents {
     /// The device has a known signature. The string names the format in words: "a GPT partition
     /// table".
     Known(&'static str),
-    /// There is no known signature, but some bytes are not zero.
+    /// The device has no known signature, but some bytes are not zero.
     Unknown,
 }
 

@@ -1,9 +1,9 @@
-//! Numbers that several processes share, each changed by one atomic operation at a time.
+//! Numbers that several processes share. Every change of a number is one atomic operation.
 //!
 //! Unlike [`SharedMemory`](crate::SharedMemory), the numbers need no locks: a process that dies
 //! leaves every number valid.
 
-#![expect(unsafe_code, reason = "mapped memory is raw")]
+#![expect(unsafe_code, reason = "mapped memory is accessed by its address")]
 
 use std::fs::File;
 use std::io;
@@ -44,9 +44,12 @@ impl SharedCounters {
     /// # Errors
     /// If the file has another size (`InvalidData`), or can't be mapped.
     pub fn open(file: &File, count: usize) -> io::Result<Self> {
-        assert!(count > 0, "there is something to map");
+        assert!(count > 0, "there is at least one number");
         if file.metadata()?.len() != Self::size(count) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file has an unexpected size",
+            ));
         }
         let memory = sys::map_shared(file, 0, count * size_of::<AtomicU64>())?;
         Ok(Self { memory, count })
@@ -61,9 +64,9 @@ impl Deref for SharedCounters {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: as long as `self` lives, this many numbers are mapped, from the start of a page
-        // on. Any bits are a valid number, and every process changes the numbers only by atomic
-        // operations.
+        // SAFETY: as long as `self` lives, `count` numbers are mapped, and the first one is at the
+        // start of a page. Any bits are a valid number, and every process changes the numbers only
+        // by atomic operations.
         unsafe { std::slice::from_raw_parts(self.memory.cast().as_ptr(), self.count) }
     }
 }

@@ -49,12 +49,13 @@ pub struct Directory {
 
 impl Directory {
     /// Locks and claims an existing directory. A process that has ended may still have operations
-    /// in flight. Then this waits until they have ended, for minutes if necessary, before it reads
-    /// anything, and logs the wait.
+    /// in flight. Then this function waits until these operations have ended, for minutes if
+    /// necessary, and logs the wait. Meanwhile, it reads nothing.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] when there is no directory, [`OpenError::InUse`] when another process
-    /// has the directory, [`OpenError::StillInFlight`] when these operations do not end.
+    /// [`OpenError::Missing`] when there is no directory; [`OpenError::InUse`] when another process
+    /// has the directory; [`OpenError::StillInFlight`] when the operations of a process that has
+    /// ended stay in flight.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let failed = |doing| move |error: io::Error| OpenError::io(doing, path, &error);
         let path = path.canonicalize().map_err(failed("opening"))?;
@@ -87,7 +88,7 @@ impl Directory {
     }
 
     /// Like [`open`](Self::open), but if the directory is missing, makes it first, together with
-    /// any missing directories above it. The names of new directories are durable when this
+    /// any missing directories above it. The names of new directories are durable when this call
     /// returns.
     ///
     /// # Errors
@@ -98,8 +99,8 @@ impl Directory {
     }
 
     /// Flushes the names of this directory and of the directories above it on the same file system,
-    /// so that they are durable. This is necessary because the process that made these directories
-    /// may have died before it flushed their names.
+    /// so that these names are durable. The flush is necessary because the process that made these
+    /// directories may have died before it flushed their names.
     ///
     /// # Errors
     /// When a directory above this one can be read, but not flushed.
@@ -109,9 +110,9 @@ impl Directory {
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // This process can't read `above`, so it can't have made the directory below it: a
-                // process that makes an entry in a directory can read that directory. So the
-                // remaining names need no flush.
+                // This process may not read `above`. It has hardly made the directory below,
+                // because then `above` would be writable, but not readable. So the remaining names
+                // get no flush.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 opened => opened.map_err(failed(above))?,
             };
@@ -156,7 +157,7 @@ impl Directory {
     }
 
     /// Makes a file of `lba_count` blocks, and reserves its space. The file and its name are
-    /// durable when this returns; the contents of the blocks are undefined.
+    /// durable when this call returns; the contents of the blocks are undefined.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`] when there is no room; then no file is left. Another error when a
@@ -174,8 +175,8 @@ impl Directory {
                 .map_err(failed("making"))?;
             let fill = || -> io::Result<()> {
                 if self.file_system.kind == "btrfs" {
-                    // If btrfs refuses to turn copy-on-write off for the file, writes to it are
-                    // slow, and the notes tell the user.
+                    // If btrfs refuses to turn copy-on-write off for the file, writes to the file
+                    // are slow, and the notes tell the user.
                     drop(sys::set_no_copy_on_write(&file));
                 }
                 if lba_count > 0 {
@@ -203,7 +204,7 @@ impl Directory {
         flushed.map_err(|error| OpenError::io("flushing", &path, &error))
     }
 
-    /// Removes a file that no path is open to. The removal is durable when this returns.
+    /// Removes a file that no path is open to. The removal is durable when this call returns.
     ///
     /// # Errors
     /// When the file can't be removed.
@@ -290,7 +291,7 @@ impl Directory {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     let kind = &self.file_system.kind;
                     self.not_direct = Some(format!(
-                        "{kind} has no direct I/O here: the kernel copies everything once more"
+                        "{kind} has no direct I/O here: the kernel copies all data once more"
                     ));
                 }
                 opened => return opened.map_err(|error| OpenError::io("opening", path, &error)),
@@ -300,8 +301,8 @@ impl Directory {
     }
 
     /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file of this
-    /// name. The file, its length and its name are durable when this returns. Until then, the old
-    /// file is unchanged.
+    /// name. The file, its length and its name are durable when this call returns. Until then, the
+    /// old file is unchanged.
     ///
     /// If `size` is zero, nothing is mapped, and the file holds no data.
     ///
@@ -323,7 +324,7 @@ impl Directory {
     pub fn open_mapped(&mut self, name: &str) -> Result<MappedFile, OpenError> {
         let path = self.file_path(name);
         if self.lba_counts.get(name).is_some_and(|shared| Arc::strong_count(shared) > 1) {
-            return Err(OpenError::unsuitable(&path, "a path to it is open".into()));
+            return Err(OpenError::unsuitable(&path, "a path to this file is open".into()));
         }
         mapped_range::open_mapped(&path, &self.lock)
     }
@@ -338,9 +339,10 @@ impl Directory {
     }
 
     /// Why stores to the mapped file of this name are not allowed; `None` if they are allowed.
-    /// There are two possible reasons: that of [`why_never_mapped`](Self::why_never_mapped), or that
-    /// the volume was copied by `cp --reflink` or `cp --sparse=always`. After such a copy, the file
-    /// has holes or shares blocks with another file, and a store to them needs new space.
+    /// There are two possible reasons. Either [`why_never_mapped`](Self::why_never_mapped) gives
+    /// one, or the volume was copied by `cp --reflink` or `cp --sparse=always`. After such a copy,
+    /// the file has holes or shares blocks with another file. A store to a hole or a shared block
+    /// needs new space.
     pub fn why_not_mapped(&self, name: &str) -> Option<String> {
         let never = self.why_never_mapped();
         never.or_else(|| {
@@ -360,7 +362,7 @@ impl Directory {
         &self.file_system
     }
 
-    /// Whether completed writes to the directory's files are stable. This is never
+    /// Whether completed writes to the directory's files are stable. The answer is never
     /// [`WriteCache::Stable`], because the file system may hold back metadata that is needed to
     /// find the written blocks.
     pub fn write_cache(&self) -> WriteCache {
@@ -440,8 +442,8 @@ fn lock(directory: &Path) -> Result<Lock, OpenError> {
     match Lock::take(file).map_err(failed)? {
         Ok(lock) => Ok(lock),
         Err(mut file) => {
-            // The error can't always name the holder: the kernel may not show it, and the lock file
-            // may not contain its process id.
+            // The error can't always name the holder: the kernel may hide the holder, and the lock
+            // file may lack the holder's process id.
             let named = |file: &mut File| {
                 let mut holder = String::new();
                 drop(file.read_to_string(&mut holder));

@@ -85,7 +85,7 @@ impl Engine {
             Self::Uring => {
                 let mut target = Some(target);
                 let mut open = |extras: &Extras| {
-                    let target_now = target.take().expect("it came back");
+                    let target_now = target.take().expect("a failed attempt returns the target");
                     UringPath::new(target_now, extras).map_err(|(target_back, refusal)| {
                         target = Some(target_back);
                         refusal
@@ -99,7 +99,7 @@ impl Engine {
                     Ok(path) => return Ok(Box::new(path)),
                     Err(refused) => *self = Self::Plain { why: Some(refused) },
                 }
-                target.expect("it came back")
+                target.expect("a failed attempt returns the target")
             }
         };
         Ok(Box::new(PlainPath::new(target)?))

@@ -74,7 +74,7 @@ impl fmt::Display for DeviceError {
             Self::Untaken { errno } => write!(
                 f,
                 "the kernel takes no more operations through io_uring: {}; allow io_uring_enter to \
-                 this process, or start it with io-backend plain",
+                 this process, or start the server with io-backend plain",
                 io::Error::from_raw_os_error(*errno)
             ),
             Self::Io { errno } => {
@@ -129,27 +129,27 @@ pub enum OpenError {
         /// What is gone, as the end of a sentence.
         why: String,
     },
-    /// This process lacks the permission.
+    /// This process lacks the permission to open the device or file.
     Forbidden {
         /// Path of the device or file.
         path: PathBuf,
-        /// How to get the permission, as a sentence without a full stop.
+        /// How the user can give the permission, as a sentence without a full stop.
         remedy: String,
     },
     /// The device refused a command.
     Device {
         /// What was tried, as one word: "identifying".
         doing: &'static str,
-        /// Path of the device or file that this was tried on.
+        /// Path of the device or file.
         path: PathBuf,
         /// The device's error.
         error: DeviceError,
     },
     /// The kernel refused a system call.
     Io {
-        /// What was tried, as one word: "opening".
+        /// What was tried, in a few words: "opening".
         doing: &'static str,
-        /// Path of the device or file that this was tried on.
+        /// Path of the device or file.
         path: PathBuf,
         /// The kernel's error number, positive.
         errno: i32,
@@ -157,7 +157,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The [`OpenError`] for the kernel's error when something was to be opened.
+    /// The [`OpenError`] for an error that the kernel returned. `doing` says what was tried on
+    /// `path`.
     pub(crate) fn io(doing: &'static str, path: &Path, error: &io::Error) -> Self {
         let path = path.to_path_buf();
         match error.raw_os_error() {
@@ -184,8 +185,8 @@ impl fmt::Display for OpenError {
             Self::StillInFlight { path, waited_seconds } => write!(
                 f,
                 "{} is not free after {waited_seconds} s: operations of a process that has ended \
-                 are still in flight on its device, or it is open in a process that can't be seen \
-                 from here (in another container)",
+                 are still in flight on the device, or a process that can't be seen from here (in \
+                 another container) has the volume open",
                 path.display()
             ),
             Self::Missing { path } => write!(f, "{} does not exist", path.display()),

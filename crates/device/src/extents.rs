@@ -134,8 +134,8 @@ impl Iterator for Extents<'_> {
 }
 
 /// Whether some of a file's blocks also belong to another file. Looks at no more than the first
-/// [`LOOKED_AT_MAX`] extents. Returns `false` if the file system can't report extents, because on
-/// such a file system files share no blocks.
+/// [`LOOKED_AT_MAX`] extents. Returns `false` if the file system can't report extents, because
+/// files on such a file system share no blocks.
 pub(crate) fn has_shared(file: &File) -> bool {
     let mut first = Extents::new(file, 0..u64::MAX, false).take(LOOKED_AT_MAX);
     first.any(|extent| extent.is_ok_and(|extent| extent.is_shared()))

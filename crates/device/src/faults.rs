@@ -10,7 +10,7 @@
 //! mapping checks the mapping's [`Faults`] afterwards. Any other SIGBUS is passed to the previous
 //! handler.
 
-#![expect(unsafe_code, reason = "a signal handler, and memory that is replaced under it")]
+#![expect(unsafe_code, reason = "a signal handler replaces mapped memory")]
 
 use std::fs::File;
 use std::io;
@@ -60,8 +60,8 @@ impl FileId {
     }
 }
 
-/// A mapping, as the handler finds it in a list. Entries are never freed, because the handler may
-/// read any of them at any moment. Unused entries are reused.
+/// A mapping, in the list that the handler searches. Entries are never freed, because the handler
+/// may read any entry at any moment. Unused entries are reused.
 #[derive(Debug, Default)]
 struct Entry {
     /// Odd while the entry's other fields are being changed.
@@ -165,7 +165,7 @@ impl Drop for Watch {
 }
 
 impl Entry {
-    /// Changes the entry. The caller holds the lock.
+    /// Changes the entry. The caller holds the lock of [`PLACES`].
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
@@ -235,10 +235,10 @@ extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_voi
     pass_on(number, info, context);
 }
 
-/// If the page at `address` is in a mapping of ours, replaces it by private memory. Returns whether
-/// it was replaced.
+/// If the page at `address` is in a mapping of ours, replaces the page by private memory. Returns
+/// whether the page was replaced.
 fn replace(address: usize) -> bool {
-    // SAFETY: `sysconf` only looks something up.
+    // SAFETY: `sysconf` only returns a number.
     let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let page = address & !(page_size - 1);
     let mut next = ENTRIES.load(Ordering::Acquire);
@@ -341,8 +341,8 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// After this call, the process goes on when the terminal that it was started from is closed.
-/// redis-server makes the same call.
+/// After this call, the process lives on if its terminal is closed. redis-server makes the same
+/// call.
 pub fn ignore_hang_up_signal() {
     // SAFETY: the disposition "ignored" has no handler that could do anything.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
@@ -390,7 +390,7 @@ mod tests {
         assert!(buffers.iter().all(Buffer::outlives_process));
         cut(place.path(), 2);
         buffers[0][0] = 9;
-        assert_eq!(buffers[0].faults(), Faults::default(), "that page is still in the file");
+        assert_eq!(buffers[0].faults(), Faults::default(), "the page is still in the file");
 
         buffers[0][2 * LBA_SIZE + 7] = 9;
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 });
@@ -414,8 +414,7 @@ mod tests {
     fn what_the_file_still_holds_is_there_behind_a_fault() {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, mut buffers) = filled(place.path());
-        // The file's contents can be read here, as is the case when a store fails for lack of
-        // space.
+        // The file is whole in this test, as it is when a store fails for lack of space.
         let page = buffers[0].as_mut_ptr().wrapping_add(LBA_SIZE) as usize;
         assert!(replace(page + 5), "the page is in a mapping");
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 0 });
@@ -494,7 +493,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
         // SAFETY: no pointer is passed. The signal is sent twice, because the previous handler ends
-        // the process only when a signal without a fault comes for the second time.
+        // the process only at the second signal without a fault.
         unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
         unreachable!("the signal has ended the process");
     }

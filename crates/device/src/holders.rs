@@ -89,7 +89,8 @@ pub(crate) fn in_kernel(path: &Path) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// The mounts of the family's devices in a file `mountinfo`, in words.
+/// The mounts of the family's devices, in words. `mountinfo` is the text of a process's file
+/// `/proc/PID/mountinfo`.
 fn mounts(mountinfo: &str, family: &Family) -> Vec<String> {
     let about = |line: &str| {
         // A line is, for example:
@@ -131,8 +132,8 @@ pub(crate) fn show(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a process [shows](show) that it has a device. Does not see the lock of a process in
-/// another container that uses another node (file in `/dev`) of the same device.
+/// Whether a process [shows](show) that it has a device. The answer is `false` if that process is
+/// in another container and uses another node (file in `/dev`) of the same device.
 pub(crate) fn is_shown(path: &Path) -> bool {
     open_for_look(path).and_then(|file| sys::is_locked_for_reading(&file)).unwrap_or(false)
 }
@@ -141,7 +142,7 @@ fn open_for_look(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// The process that holds the lock of `file`, if another process has it.
+/// The process that holds the lock of `file`; `None` if this process can't see a holder.
 pub(crate) fn of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
@@ -150,7 +151,7 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
 }
 
 /// Like [`of_lock`], but only if that process lives and has the file open. If only an operation in
-/// flight still keeps the file, no process has a descriptor of it.
+/// flight still keeps the file, no process has a descriptor of the file.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();

@@ -69,7 +69,7 @@ fn read(path: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Strips padding. Devices pad their names with blanks, or even with unprintable bytes.
+/// Strips padding. Devices pad their identifiers with blanks, or even with unprintable bytes.
 fn printable(text: &str) -> String {
     let words = text.split(|c: char| !c.is_ascii_graphic()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")
@@ -120,7 +120,11 @@ mod tests {
         assert_eq!(opened(&format!("{luks}\n")), found);
         let another = "CRYPT-LUKS2-0123456789abcdef0123456789abcde0-data";
         assert_ne!(opened(another), found);
-        assert_eq!(opened("CRYPT-PLAIN-data"), None, "such a volume has no uuid of its own");
+        assert_eq!(
+            opened("CRYPT-PLAIN-data"),
+            None,
+            "a plain dm-crypt volume has no uuid of its own"
+        );
     }
 
     #[test]

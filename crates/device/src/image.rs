@@ -23,7 +23,7 @@ const ZEROS_MAX: u64 = 1 << 20;
 
 /// A file of blocks, which is locked as long as this value or a piece of the file's mapping lives.
 /// All writes are system calls on this open file, or stores to its mapping. So if the process is
-/// killed, the lock lasts until its last write has ended.
+/// killed, the lock lasts until the process's last write has ended.
 pub struct ImageFile {
     lock: Arc<Lock>,
     path: PathBuf,
@@ -44,8 +44,8 @@ impl AsFd for ImageFile {
 }
 
 impl ImageFile {
-    /// Opens the file at `path`, or makes it. Nothing but [`sync`](Self::sync) flushes, so what was
-    /// written outlives the process, but not a power loss.
+    /// Opens the file at `path`, or makes it. Only [`sync`](Self::sync) flushes. Bytes that were
+    /// written, but not flushed, outlive the process, but not a power loss.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when another `ImageFile`, in any process, has the file open.
@@ -93,7 +93,7 @@ impl ImageFile {
     /// The file's length in bytes.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// When the kernel can't tell the length.
     pub fn size(&self) -> Result<u64, OpenError> {
         let metadata = self.file().metadata();
         Ok(metadata.map_err(|error| OpenError::io("looking at", &self.path, &error))?.len())
@@ -107,7 +107,7 @@ impl ImageFile {
     /// # Panics
     /// When the file is not empty.
     pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
-        assert_eq!(self.size()?, 0, "only an empty one has nothing to lose");
+        assert_eq!(self.size()?, 0, "the file is empty, so no bytes can be lost");
         self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
     }
 
@@ -124,7 +124,7 @@ impl ImageFile {
     /// reports holes; `None` if there is no such range.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// When the kernel can't search the file.
     pub fn next_written(&self, at: Lba) -> Result<Option<LbaRange>, OpenError> {
         let size = LBA_SIZE as u64;
         let found = sys::next_data(self.file(), at.0 * size)
@@ -138,7 +138,8 @@ impl ImageFile {
     /// Reads whole blocks.
     ///
     /// # Errors
-    /// The kernel's error; [`DeviceError::OutOfRange`] beyond the end.
+    /// [`DeviceError::OutOfRange`] if a block lies beyond the file's end; the kernel's error if the
+    /// blocks can't be read.
     pub fn read(&self, lba: Lba, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.file().read_exact_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
     }
@@ -151,7 +152,8 @@ impl ImageFile {
     /// Writes whole blocks.
     ///
     /// # Errors
-    /// The kernel's error; [`DeviceError::OutOfRange`] if one of the blocks is mapped.
+    /// [`DeviceError::OutOfRange`] if one of the blocks is mapped; the kernel's error if the blocks
+    /// can't be written.
     pub fn write(&self, lba: Lba, bytes: &[u8]) -> Result<(), DeviceError> {
         self.mapped.check_range(lba.0, lba.0 + bytes.len().div_ceil(LBA_SIZE) as u64)?;
         self.file().write_all_at(bytes, lba.0 * LBA_SIZE as u64).map_err(|error| of_io(&error))
@@ -160,12 +162,12 @@ impl ImageFile {
     /// Makes everything durable that was written to the file or stored to its mapping.
     ///
     /// # Errors
-    /// The kernel's error. It is then unknown which writes are durable.
+    /// When the flush fails. It is then unknown which writes are durable.
     pub fn sync(&self) -> Result<(), DeviceError> {
         self.file().sync_data().map_err(|error| of_io(&error))
     }
 
-    /// Returns the space of blocks to the file system, except that of mapped blocks. The blocks
+    /// Returns the space of blocks to the file system, but skips mapped blocks. The returned blocks
     /// then read as zeros: if no hole can be made, for whatever reason, zeros are written instead.
     /// Some file systems have no holes, and XFS makes none when it is full. A quota may be used up,
     /// or a filter may refuse the call.
@@ -189,7 +191,7 @@ impl ImageFile {
         Ok(())
     }
 
-    /// Writes zeros, but not into holes, so that this needs no new space.
+    /// Writes zeros, but not into holes, so the writes need no new space.
     fn write_zeros(&self, start: u64, size: u64) -> io::Result<()> {
         let end = start + size;
         let zeros = vec![0; size.min(ZEROS_MAX) as usize];
@@ -272,7 +274,10 @@ mod tests {
         buffers[0].fill(3);
         drop(image);
         let other = ImageFile::open(&path).err();
-        assert!(matches!(other, Some(OpenError::InUse { .. })), "buffers are left: {other:?}");
+        assert!(
+            matches!(other, Some(OpenError::InUse { .. })),
+            "buffers keep the file locked: {other:?}"
+        );
         drop((mapped, buffers));
         let image = ImageFile::open(&path).expect("the file is not locked");
         let mut found = [0; LBA_SIZE];
@@ -311,7 +316,7 @@ mod tests {
             command.args(args).arg(place.path()).output().is_ok_and(|done| done.status.success())
         };
         if !run("mount", &["-t", "ramfs", "none"]) {
-            eprintln!("SKIPPED: nothing was deallocated without holes: ramfs can't be mounted");
+            eprintln!("SKIPPED: ramfs, a file system without holes, can't be mounted");
             return;
         }
         let tried = std::panic::catch_unwind(|| {

@@ -19,9 +19,9 @@ pub trait Layer {
         op
     }
 
-    /// Called when completions were reaped. The new ones begin at index `from`. The layer may
-    /// remove completions and add them again in a later call. Until then, [`kept`](Self::kept) must
-    /// count them.
+    /// Called when completions were reaped. The new completions begin at index `from`. The layer
+    /// may remove completions and add them again in a later call. Until then, [`kept`](Self::kept)
+    /// must count them.
     fn reaped(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let _ = (completions, from);
     }

@@ -167,7 +167,7 @@ pub struct Geometry {
 /// One operation. It owns its buffer until the completion is reaped.
 #[derive(Debug)]
 pub enum Op {
-    /// Fill the whole buffer from `lba` on.
+    /// Fill the whole buffer with the blocks from `lba` on.
     Read {
         /// First block to read.
         lba: Lba,
@@ -253,10 +253,10 @@ pub trait Device {
     fn poll(&mut self, completions: &mut Vec<Completion>);
 
     /// Kicks, then sleeps until at least one operation has finished or `timeout` has passed. Then
-    /// moves every finished operation into `completions`. If nothing is in flight, this returns at
-    /// once.
+    /// moves every finished operation into `completions`. If nothing is in flight, `wait` returns
+    /// at once.
     ///
-    /// With a `timeout`, this returns once the timeout has passed, even if the device hangs.
+    /// With a `timeout`, `wait` returns once the timeout has passed, even if the device hangs.
     /// Without a timeout, the calling thread may run an operation itself, which saves the hand-off
     /// to another thread. It can do so if the operation was not kicked, or if the path's worker
     /// thread has not begun it. The operation is then a system call that returns only when the
@@ -283,16 +283,16 @@ pub trait Device {
     /// if operations complete only inside `poll` or `wait`, as on a simulated device.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes at least `lba_count` blocks addressable, and reserves their space. This blocks, so the
-    /// thread that runs the clients' commands must not call it. New blocks have undefined contents;
-    /// the growth itself is stable when this returns.
+    /// Makes at least `lba_count` blocks addressable, and reserves their space. The call blocks, so
+    /// the thread that runs the clients' commands must not make it. New blocks have undefined
+    /// contents; the growth itself is stable when the call returns.
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`] if there is no room for the new blocks; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
 
     /// Gives back the blocks from `lba_count` on: a file gets shorter. If the space can't be given
-    /// back, nothing happens. This blocks. No operation on these blocks may be in flight.
+    /// back, nothing happens. The call blocks. No operation on these blocks may be in flight.
     ///
     /// # Errors
     /// When the kernel refuses; then nothing has changed.
@@ -312,7 +312,7 @@ pub trait Device {
 
     /// Gives back the space of the blocks in `range`, which may reach beyond the last addressable
     /// block. The blocks are then a hole until they are [reserved](Self::reserve) again, and others
-    /// may use their space. If the space of this path can't have holes, nothing happens. This
+    /// may use their space. If the space of this path can't have holes, nothing happens. The call
     /// blocks. No operation on these blocks may be in flight.
     ///
     /// # Errors
@@ -324,14 +324,14 @@ pub trait Device {
 
     /// Allocates space for the holes in `range`. In a file, holes are blocks that a sparse copy
     /// left out, and blocks that were deallocated. The contents of the blocks do not change: a
-    /// block that was a hole still reads as zeros. The allocation is stable when this returns. This
-    /// blocks. No operation on these blocks may be in flight.
+    /// block that was a hole still reads as zeros. The allocation is stable when the call returns.
+    /// The call blocks. No operation on these blocks may be in flight.
     ///
     /// Nothing happens if there are no holes, or if the file system allocates new space for each
     /// write anyway.
     ///
-    /// Returns the ranges that were filled, so that a caller that fails later can [undo
-    /// this](Self::empty_holes).
+    /// Returns the ranges that were filled, so that a caller that fails later can [undo the
+    /// filling](Self::empty_holes).
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`] when there is no room for all the blocks; then the space that this
@@ -347,9 +347,9 @@ pub trait Device {
         None
     }
 
-    /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. This
-    /// blocks. The ranges must not have been written to since they were filled, and no operation on
-    /// them may be in flight.
+    /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. The
+    /// call blocks. The ranges must not have been written to since they were filled, and no
+    /// operation on these ranges may be in flight.
     fn empty_holes(&mut self, filled: &FilledHoles) {
         let _ = filled;
     }

@@ -4,7 +4,7 @@
 //! however it ends, but not a power loss. A mapped buffer may be the source of a direct write to
 //! another file. It should not be the target of a direct read.
 
-#![expect(unsafe_code, reason = "mapped memory is raw")]
+#![expect(unsafe_code, reason = "mapped memory is accessed by its address")]
 
 use std::any::Any;
 use std::fs::{File, OpenOptions};
@@ -70,8 +70,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // The watch must end before the mapping. Otherwise the watch could take a later mapping at
-        // the same address for this one.
+        // The watch must end before the mapping. Otherwise the watch could mistake a later mapping
+        // at the same address for this mapping.
         self.watch = None;
         if self.size > 0 {
             // SAFETY: the memory was mapped in `MappedFile::map` with this size. Every buffer that
@@ -99,8 +99,8 @@ pub struct MappedFile {
 
 impl MappedFile {
     /// Makes a file of `size` bytes, all zero, and maps it. The file replaces an old file at
-    /// `path`. The file, its length and its name are durable when this returns. Until then, the old
-    /// file is unchanged. A power loss may lose bytes that are stored in the mapping later.
+    /// `path`. The file, its length and its name are durable when this call returns. Until then,
+    /// the old file is unchanged. A power loss may lose bytes that are stored in the mapping later.
     ///
     /// If `size` is zero, nothing is mapped, and the file has only its last block.
     ///
@@ -226,7 +226,7 @@ impl MappedFile {
         size: usize,
     ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
-        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
+        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range begins where a block begins");
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -242,7 +242,10 @@ impl MappedFile {
         if offset + size as u64 > device_size {
             return Err(OpenError::unsuitable(
                 path,
-                format!("it has {device_size} bytes, {} are wanted", offset + size as u64),
+                format!(
+                    "it has {device_size} bytes, but the range ends at byte {}",
+                    offset + size as u64
+                ),
             ));
         }
         // SAFETY: the caller promises that nothing else changes the bytes.
@@ -267,7 +270,7 @@ impl MappedFile {
         size: usize,
     ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
-        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range starts with a block");
+        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range begins where a block begins");
         let file = file.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
         sys::allocate(&file, 0, offset, size as u64)
             .map_err(|error| OpenError::io("making room in", path, &error))?;
@@ -309,7 +312,7 @@ impl MappedFile {
     /// # Panics
     /// When the mapping was already cut into buffers.
     pub(crate) fn holding(mut self, held: Held) -> Self {
-        let mapping = Arc::get_mut(&mut self.mapping).expect("it is held before it is cut");
+        let mapping = Arc::get_mut(&mut self.mapping).expect("the mapping is not cut yet");
         mapping.held = Some(held);
         self
     }
@@ -327,7 +330,7 @@ impl MappedFile {
     /// divide the mapping's length.
     pub fn buffers(&mut self, size: usize) -> Vec<Buffer> {
         assert_whole_blocks(size);
-        assert!(!self.is_cut, "a mapped file is cut once");
+        assert!(!self.is_cut, "a mapped file can only be cut once");
         let whole = self.mapping.size;
         assert!(whole.is_multiple_of(size), "{whole} bytes can't be cut into pieces of {size}");
         self.is_cut = true;
@@ -369,7 +372,7 @@ impl MappedFile {
     /// # Panics
     /// When the mapping was already cut into buffers.
     pub fn clear(&mut self, path: &Path) -> Result<(), OpenError> {
-        assert!(!self.is_cut, "nobody has a piece of it");
+        assert!(!self.is_cut, "nobody has a piece of the mapping");
         write_zeroes(&self.mapping.file, self.mapping.offset, self.mapping.size as u64)
             .map_err(|error| OpenError::io("clearing", path, &error))
     }

@@ -1,5 +1,5 @@
 //! The range of a device that is mapped into memory. Paths to the same device must not change this
-//! range, because a slice of the mapping must not change as long as it lives.
+//! range, because a slice of the mapping must not change as long as the slice lives.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -57,14 +57,14 @@ pub(crate) fn map_device(
     let taken = range.take(offset, size).ok_or_else(|| is_mapped(path))?;
     let holder = holder.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
     // SAFETY: the holder keeps other processes away, and the taken range keeps our own paths away.
-    // Both live as long as the mapping.
+    // The holder and the taken range live as long as the mapping.
     let mapped = unsafe { MappedFile::device_range(path, offset, size) }?;
     Ok(mapped.holding(Box::new((holder, taken))))
 }
 
 /// The error for an attempt to map a range while another range is mapped.
 pub(crate) fn is_mapped(path: &Path) -> OpenError {
-    OpenError::unsuitable(path, "some of it is mapped already".into())
+    OpenError::unsuitable(path, "a part of this file or device is already mapped".into())
 }
 
 /// The range of a device's blocks that is mapped now, if there is one. At most one range is mapped

@@ -1,4 +1,4 @@
-//! Stock PostgreSQL, whose write-ahead log goes the short way.
+//! Tests `slimio shortcut run` with stock PostgreSQL: a killed server loses no committed row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use slimio_testing::server::find_program;
 use super::sql::{check, insert_until_killed, kill_all, library_for_all, run, wait_for_rows};
 use super::{Place, Running, pid, text, wait_for};
 
-/// PostgreSQL refuses to run as root.
+/// The server runs as this user, because PostgreSQL refuses to run as root.
 const USER: &str = "postgres";
 
-/// A data folder, and the folder of PostgreSQL's programs.
+/// A folder for the database and the server's socket, and the folder of PostgreSQL's programs.
 struct Postgres {
     folder: PathBuf,
     programs: PathBuf,
@@ -79,7 +79,7 @@ impl Postgres {
     }
 }
 
-/// Where the programs are: Debian has a folder for each version.
+/// Finds the folder of PostgreSQL's programs. Debian has such a folder for each version.
 fn programs() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<_> = folders.map(|entry| entry.path().join("bin")).collect();
@@ -104,7 +104,7 @@ fn what_was_committed_outlives_a_killed_server() {
     run(postgres.client(), "create schema t; create table t.a (c int, n int)");
     let inserting = insert_until_killed(|| postgres.client());
     wait_for_rows(&place, || postgres.client());
-    // One process begins a new segment of the log, and then all processes write to it.
+    // One process begins a new segment of the log, and then all processes write to this segment.
     run(postgres.client(), "select pg_switch_wal()");
     wait_for_rows(&place, || postgres.client());
     kill_all(postgres.postmaster());
@@ -114,7 +114,7 @@ fn what_was_committed_outlives_a_killed_server() {
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
     assert_eq!(said.matches(": written the short way").count(), 1, "{said}");
-    // The server starts without `run`, and has every row.
+    // The server is started again, without `slimio shortcut run`, and has every row.
     let words = postgres.server();
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(&postgres.folder);

@@ -1,4 +1,4 @@
-//! Stock Redis, whose log goes the short way.
+//! Tests `slimio shortcut run` with stock Redis, which writes an append-only file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use slimio_testing::server::find_program;
 
 use super::{Place, Running, text, wait_for};
 
-/// The name of the server's socket, in its folder.
+/// The name of the socket in the server's folder.
 const SOCKET: &str = "socket";
 
 /// A redis-server under `slimio shortcut run`.
@@ -29,7 +29,8 @@ impl Redis {
         let folder = place.path().join("redis");
         fs::create_dir_all(&folder).unwrap();
         let mut command = place.run(&[&"--", &program]);
-        // Nobody else can take a socket in its folder, as somebody could take a port.
+        // The server gets a socket in its own folder instead of a port. Another program could take
+        // the port first.
         command.args(["--port", "0", "--unixsocket"]).arg(folder.join(SOCKET));
         command.args(["--appendonly", "yes", "--save", "", "--appendfsync", policy]);
         command.arg("--dir").arg(&folder).stdout(Stdio::null());
@@ -62,7 +63,7 @@ impl Redis {
     }
 }
 
-/// Checks a log with the tool that operators use.
+/// Checks a log with `redis-check-aof`, as operators do.
 fn check(log: &Path) {
     let mut command = Command::new("redis-check-aof");
     let said = text(&command.arg(log).output().unwrap());
@@ -76,17 +77,18 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
     let mut client = redis.client();
     let log = redis.log();
     for round in 0..3 {
-        wait_for("log that is taken", || place.status().contains(".aof: goes the short way"));
+        wait_for("short way for the log", || place.status().contains(".aof: goes the short way"));
         for key in 0..50 {
             client.expect(&["SET", &format!("k:{round}:{key}"), &"v".repeat(key * 40)]).unwrap();
         }
         let longer = fs::metadata(&log).unwrap().len();
         // Opening the log waits until the keeper has cut off the zeros behind the log's end.
         let seen = fs::read(&log).unwrap();
-        assert!(seen.ends_with(b"\r\n"), "round {round}: there is something behind the log");
+        assert!(seen.ends_with(b"\r\n"), "round {round}: the file goes on after the log's end");
         assert!(
             (seen.len() as u64) < longer,
-            "round {round}: it was not written the short way: readers see {} of {longer} bytes; {}",
+            "round {round}: the log was not written the short way: a reader sees {} of the file's \
+             {longer} bytes; {}",
             seen.len(),
             place.said()
         );
@@ -95,7 +97,10 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
         fs::copy(&log, &copy).unwrap();
         assert!(fs::read(&copy).unwrap().starts_with(&seen));
         client.expect(&["SET", "last", &format!("{round}")]).unwrap();
-        assert!(fs::read(&log).unwrap().len() > seen.len(), "the last write is seen");
+        assert!(
+            fs::read(&log).unwrap().len() > seen.len(),
+            "a reader of the log sees the last write"
+        );
     }
     redis.stop();
     check(&log);
@@ -122,11 +127,12 @@ fn a_rewritten_log_goes_the_short_way_too() {
         });
         logs.push(redis.log());
         client.expect(&["SET", "after", &format!("{round}")]).unwrap();
-        wait_for("taken log", || {
+        wait_for("short way for the log", || {
             place.status().starts_with(&format!("{}: goes", redis.log().display()))
         });
-        // Redis closes its old log in a thread of its own.
-        wait_for("end of the old log's stage", || place.stages().len() == 1);
+        // A background thread of Redis closes the old log, so the old log's stage may exist for a
+        // moment longer.
+        wait_for("removal of the old log's stage", || place.stages().len() == 1);
     }
     logs.dedup();
     assert_eq!(logs.len(), 5);

@@ -1,5 +1,5 @@
-//! Clients that insert rows until their SQL server is killed, and a check of the rows that are
-//! there afterwards.
+//! Clients that insert rows until their SQL server is killed, and a check of the rows that the
+//! restarted server has.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ pub(crate) const CLIENTS: usize = 4;
 const ROWS: usize = 400;
 
 /// Starts clients that insert the rows `(client, 1)`, `(client, 2)`, … into the table `t.a`.
-/// `client` makes a client that runs each line of its input. Each thread serves one client, ends
-/// with it, and returns how many of its rows were acknowledged.
+/// `client` makes a client that runs each line of its input. Each thread serves one client, and
+/// ends when the client ends. The thread returns how many of the client's rows were acknowledged.
 pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandle<usize>> {
     let inserting = (0..CLIENTS).map(|number| {
         let mut client = client();
@@ -48,8 +48,8 @@ pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandl
     inserting.collect()
 }
 
-/// Waits until [`ROWS`] rows are there. Returns the output of `slimio shortcut status` at that
-/// moment.
+/// Waits until the table has at least [`ROWS`] rows. Then checks that writes went the short way,
+/// and returns the output of `slimio shortcut status`.
 pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> String {
     super::wait_for("rows", || {
         std::thread::sleep(Duration::from_millis(100));
@@ -67,7 +67,8 @@ pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> Stri
     status
 }
 
-/// Checks that every acknowledged row is there, and that no row before the last is missing.
+/// Checks that the table has each client's acknowledged rows, and that no row before a client's
+/// last row is missing.
 pub(crate) fn check(client: impl Fn() -> Command, acknowledged: &[usize]) {
     for (number, acknowledged) in acknowledged.iter().enumerate() {
         let sql = format!("select count(*) from t.a where c = {number}");
@@ -76,12 +77,15 @@ pub(crate) fn check(client: impl Fn() -> Command, acknowledged: &[usize]) {
         let last: usize = run(client(), &sql).trim().parse().unwrap();
         // A client's last row may have been inserted without being acknowledged.
         let possible = *acknowledged..=acknowledged + 1;
-        assert!(possible.contains(&last), "client {number}: {last} of {acknowledged} rows");
-        assert_eq!(count, last, "client {number}");
+        assert!(
+            possible.contains(&last),
+            "client {number}: the last row is {last}, but {acknowledged} rows were acknowledged"
+        );
+        assert_eq!(count, last, "client {number}: a row before the last row is missing");
     }
 }
 
-/// Runs a statement.
+/// Runs an SQL statement, and returns the client's output.
 pub(crate) fn run(mut client: Command, sql: &str) -> String {
     let mut running = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     running.stdin.take().unwrap().write_all(format!("{sql};\n").as_bytes()).unwrap();
@@ -105,7 +109,7 @@ fn children(process: Pid) -> Vec<Pid> {
     found
 }
 
-/// A copy of the library where other users can read it.
+/// Makes a copy of the preload library that other users can read.
 pub(crate) fn library_for_all(place: &Place) -> PathBuf {
     let path = place.path().join("libslimio_preload.so");
     std::fs::copy(super::library(), &path).unwrap();

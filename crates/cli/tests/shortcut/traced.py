@@ -20,14 +20,14 @@ def aligned(byte):
 
 
 def act(fd, what, block):
-    """What one of the two processes does in one step."""
+    """Writes to a block in the way that `what` names, or syncs the log."""
     byte = random.randrange(256)
     if what == "whole":
         os.pwrite(fd, aligned(byte), block * BLOCK)
     elif what == "part":
         os.pwrite(fd, bytes([byte]) * 100, block * BLOCK + random.randrange(BLOCK - 100))
     elif what == "end":
-        # A hole in front of the block, so that the file system has to allocate new blocks.
+        # The file grows by a hole, so the file system has to allocate a block for the write.
         os.ftruncate(fd, (block + 1) * BLOCK)
         os.pwrite(fd, aligned(byte), block * BLOCK)
     else:
@@ -59,7 +59,7 @@ def by(who, what, block):
 
 
 def place(block):
-    """The byte offset of a block on the device."""
+    """The byte offset, on the device, of one of the log's blocks."""
     size = struct.unpack("i", fcntl.ioctl(fd, FIGETBSZ, struct.pack("i", 0)))[0]
     at = struct.unpack("i", fcntl.ioctl(fd, FIBMAP, struct.pack("i", block * BLOCK // size)))[0]
     return at * size

@@ -1,5 +1,5 @@
-//! When a program's `fdatasync` returns, the disk must have received the writes that it makes
-//! durable, and after them a flush.
+//! Tests `slimio shortcut run` on a disk that records what it receives. When `fdatasync` returns,
+//! the disk must have received all earlier writes to the log, and after them a flush.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,7 +17,8 @@ const LOG_SIZE: usize = 1 << 20;
 const BLOCK: u64 = 4096;
 const STEPS: usize = 150;
 
-/// Whether `events` has a write of the block, and a flush after that write.
+/// Whether `events` has a write of the block that begins at byte `block`, and a flush after the
+/// last such write.
 fn is_durable(events: &[TraceEvent], block: u64) -> bool {
     let covers = |event: &TraceEvent| match event {
         TraceEvent::Write { range: ByteRange { start, end }, .. } => {
@@ -33,7 +34,7 @@ fn is_durable(events: &[TraceEvent], block: u64) -> bool {
 fn what_two_processes_make_durable_has_reached_the_disk() {
     let Some(place) = Place::new() else { return };
     if let Err(why) = can_record() {
-        return eprintln!("SKIPPED: no device was recorded: {why}");
+        return eprintln!("SKIPPED: no device can be recorded: {why}");
     }
     for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs] {
         let seed = fastrand::u32(..);
@@ -70,7 +71,10 @@ fn what_two_processes_make_durable_has_reached_the_disk() {
             let TraceEvent::Mark(blocks) = event else { continue };
             for block in blocks.split_whitespace() {
                 let durable = is_durable(&events[start..at], block.parse().unwrap());
-                assert!(durable, "step {steps}: the block at {block} is not durable");
+                assert!(
+                    durable,
+                    "step {steps}: the block at byte {block} of the disk is not durable"
+                );
             }
             start = at;
             steps += 1;

@@ -1,4 +1,4 @@
-"""Does to a log what programs can do to logs that are overwritten in whole blocks: see whole.rs."""
+"""Overwrites and changes a log in many ways, and checks what its syncs do: see whole.rs."""
 
 import array
 import ctypes
@@ -22,8 +22,8 @@ def aligned(byte, count=1):
 
 
 def flushes():
-    """How often the device has flushed its cache. A real sync causes a flush, and so does a direct
-    write that is durable."""
+    """How often the device has flushed its cache. A sync by the kernel causes a flush, and so does
+    a direct write that is durable."""
     with open(f"/sys/block/{DEVICE}/stat") as text:
         return int(text.read().split()[15])
 
@@ -34,8 +34,8 @@ def direct_is_open(path=PATH):
 
 
 def quiet(fd, call):
-    """Whether a call causes no flush. Tried again, because the kernel may flush at the same moment
-    for another reason."""
+    """Whether a call causes no flush. The call is repeated up to 50 times, because the kernel may
+    flush at the same moment for another reason."""
     for _ in range(50):
         before = flushes()
         call(fd)
@@ -45,10 +45,10 @@ def quiet(fd, call):
 
 
 def settled():
-    """Opens the log, and syncs it until nothing is left that only the kernel can make durable."""
+    """Opens the log, and syncs it until a further sync causes no flush."""
     fd = os.open(PATH, os.O_RDWR)
     os.fdatasync(fd)
-    assert quiet(fd, os.fdatasync), "a sync has nothing to do"
+    assert quiet(fd, os.fdatasync), "a further sync must cause no flush"
     return fd
 
 
@@ -102,7 +102,7 @@ def by_stream(fd):
 
 
 def by_many(fd):
-    # More descriptors than the library has room for.
+    # The library has no room for this many descriptors.
     many = [os.open(PATH, os.O_RDWR) for _ in range(250)]
     os.fdatasync(fd)
     os.pwrite(many[-1], b"many", 5)
@@ -121,7 +121,7 @@ def copied(fd):
         os.sendfile(fd, source.fileno(), 0, 100)
 
 
-# Each of these changes leaves something that only a sync by the kernel makes durable.
+# After each of these calls, the library must pass the next sync on to the kernel.
 CHANGES = [
     lambda fd: os.pwrite(fd, b"some", 100),
     lambda fd: os.pwrite(fd, aligned(3)[:BLOCK - 1], 0),
@@ -133,16 +133,16 @@ CHANGES = [
     lambda fd: os.ftruncate(fd, SIZE),
     lambda fd: os.posix_fallocate(fd, 0, SIZE + BLOCK),
     lambda fd: libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(BLOCK)),
-    lambda fd: os.pwrite(fd, aligned(3), 0),  # into the hole
+    lambda fd: os.pwrite(fd, aligned(3), 0),  # fills the new hole
     lambda fd: os.copy_file_range(fd, fd, 100, BLOCK, 3 * BLOCK),
     copied,
     by_child,
     lambda fd: python("os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'other', 33)"),
     lambda fd: os.truncate(PATH, SIZE - BLOCK),
     lambda fd: os.truncate(PATH, SIZE),
-    # An invalid address: the write fails, and must do no harm.
+    # The write fails, because the address is invalid. The failure must do no harm.
     lambda fd: libc.pwrite(fd, ctypes.c_void_p(65536), BLOCK, ctypes.c_long(0)),
-    # This flag stays on, so every later write also needs the kernel's sync.
+    # O_APPEND stays on, so every later write also needs the kernel's sync.
     lambda fd: fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND) or os.pwrite(fd, aligned(3), 0),
 ]
 FOR_GOOD = [by_file_stream, by_copy, by_control, by_message, by_heir, by_map, by_stream, by_many]
@@ -154,11 +154,11 @@ def changes():
         change(fd)
         before = flushes()
         os.fdatasync(fd)
-        assert flushes() > before, f"change {number} is not durable"
+        assert flushes() > before, f"the sync after change {number} must cause a flush"
         os.close(fd)
     for change in FOR_GOOD:
-        # After one of these changes, the file needs the kernel's sync for good. So each change gets
-        # a new file.
+        # After one of these changes, the library leaves every later sync of the file to the kernel.
+        # So each change gets a new file.
         os.rename(PATH, PATH + change.__name__)
         with open(PATH, "wb") as file:
             file.write(bytes(SIZE))
@@ -168,14 +168,14 @@ def changes():
         for _ in range(2):
             before = flushes()
             os.fdatasync(fd)
-            assert flushes() > before, f"{change.__name__} is not durable"
+            assert flushes() > before, f"each sync after {change.__name__} must cause a flush"
         del kept
 
 
 def direct():
     os.close(os.open(PATH, os.O_RDWR))
-    # Opening a log connects the library to the keeper, and this connection stays open. So the
-    # descriptors are counted only now.
+    # The first opening of a log connects the library to the keeper. This connection stays open, so
+    # the descriptors are counted after that opening.
     count = len(os.listdir("/proc/self/fd"))
     for flags in (0, os.O_DSYNC):
         fd = os.open(PATH, os.O_RDWR | flags)
@@ -193,8 +193,8 @@ def direct():
         # The position and flags of the program's descriptor have not changed.
         assert os.lseek(fd, 0, os.SEEK_CUR) == 0
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_DSYNC) == flags
-        # If the program sets O_DIRECT itself, the library passes its writes on unchanged, so they
-        # need a sync again.
+        # If the program itself sets O_DIRECT, the library passes the program's writes on unchanged.
+        # Such writes need a sync.
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
         os.pwrite(fd, aligned(8), 0)
         if not flags:
@@ -233,15 +233,15 @@ def locks():
         os.pwrite(fd, aligned(round), 0)
         os.pwrite(fd, b"some", 0)
         os.fdatasync(fd)
-    # When `again` is opened, the library must close no other descriptor of the file: that would
-    # release the lock.
+    # When `again` is opened, the library must close no descriptor of the file. Otherwise the kernel
+    # would release the lock.
     again = os.open(PATH, os.O_RDWR)
     os.pwrite(again, aligned(5), 0)
     assert is_locked()
     os.close(fd)
     os.close(again)
     assert not is_locked()
-    # The same with a lock on a descriptor that can only read.
+    # The same must hold for a shared lock on a read-only descriptor.
     reading = os.open(PATH, os.O_RDONLY)
     fcntl.lockf(reading, fcntl.LOCK_SH)
     fd = os.open(PATH, os.O_RDWR)
@@ -252,7 +252,8 @@ def locks():
 
 
 def orphan():
-    """The keeper is killed. Processes that started before go on as usual; later ones sync their writes themselves."""
+    """Kills the keeper. A process that started before goes on as usual. A process that starts later
+    syncs its own writes."""
     fd = settled()
     os.kill(os.getppid(), 9)
     assert quiet(fd, os.fdatasync)

@@ -1,4 +1,5 @@
-//! Scripts that overwrite a log in whole blocks, as databases do.
+//! Tests `slimio shortcut run` with a script that, like a database, overwrites a log in whole
+//! blocks.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -8,7 +9,8 @@ use super::{Place, text};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/whole.py");
 const SIZE: usize = 64 * 4096;
 
-/// The command that runs one part of the script, on a log whose blocks were written before.
+/// The command that runs the part `what` of the script. All blocks of the log have already been
+/// written.
 fn script(place: &Place, what: &str) -> Command {
     let path = place.path().join("ib_logfile0");
     fs::write(&path, vec![0; SIZE]).unwrap();
@@ -36,7 +38,7 @@ fn whole_blocks_are_durable_at_once() {
     let Some(place) = check("direct") else { return };
     assert_eq!(place.said().matches("ib_logfile0: written the short way").count(), 1);
     let left = fs::read_dir(place.stages.path()).unwrap().count();
-    assert_eq!(left, 1, "only what was said is left");
+    assert_eq!(left, 1, "only the file with the recorded standard error is left");
 }
 
 #[test]
@@ -53,5 +55,5 @@ fn no_debt_is_lost_if_the_keeper_is_killed() {
     // The next keeper removes the files that the killed keeper has left.
     text(&script(&place, "locks").output().unwrap());
     let left = fs::read_dir(place.stages.path()).unwrap().count();
-    assert_eq!(left, 1, "only what was said is left");
+    assert_eq!(left, 1, "only the file with the recorded standard error is left");
 }

@@ -30,18 +30,18 @@ fn what_is_stored_is_in_the_file_at_once() {
         buffer.fill(index as u8 + 1);
     }
     let expected: Vec<u8> = (0..SIZE).map(|byte| (byte / (2 * LBA_SIZE)) as u8 + 1).collect();
-    assert_eq!(mapped.read_all().expect("readable"), expected);
-    assert_eq!(std::fs::read(&path).expect("readable")[..SIZE], expected);
+    assert_eq!(mapped.read_all().expect("the mapping can be read"), expected);
+    assert_eq!(std::fs::read(&path).expect("the file can be read")[..SIZE], expected);
 
-    // The buffers keep the mapping alive after the `MappedFile` is dropped. The next `open` finds
-    // the bytes that were stored after that.
+    // The buffers keep the mapping alive after the `MappedFile` is dropped. Bytes that are stored
+    // after the drop are in the file, too.
     drop(mapped);
     buffers[3].fill(9);
     assert!(matches!(open(&path), Err(OpenError::Unsuitable { .. })), "the file is mapped already");
     drop(buffers);
     let second = open(&path).expect("the file exists");
     assert_eq!(second.size(), SIZE);
-    assert_eq!(second.read_all().expect("readable")[7 * LBA_SIZE], 9);
+    assert_eq!(second.read_all().expect("the mapping can be read")[7 * LBA_SIZE], 9);
 }
 
 /// How many bytes of a mapped file this process has in its memory.
@@ -49,7 +49,7 @@ fn resident(path: &Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has /proc/self/smaps");
     let mut lines = maps.lines().skip_while(|line| !line.ends_with(&*path.to_string_lossy()));
     let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the file is mapped");
-    let kib: usize = rss.trim().trim_end_matches(" kB").parse().expect("a number");
+    let kib: usize = rss.trim().trim_end_matches(" kB").parse().expect("the kernel shows a number");
     kib * 1024
 }
 
@@ -92,7 +92,7 @@ fn making_it_again_empties_it() {
     let path = directory.path().join("buffers");
     create(&path, SIZE).expect("there is room").buffers(SIZE)[0].fill(1);
     let again = create(&path, 2 * SIZE).expect("there is room");
-    assert_eq!(again.read_all().expect("readable"), vec![0; 2 * SIZE]);
+    assert_eq!(again.read_all().expect("the mapping can be read"), vec![0; 2 * SIZE]);
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn a_file_that_can_not_be_made_leaves_the_old_one() {
     std::fs::create_dir(&unfinished).expect("there is room");
     assert!(create(&path, 2 * SIZE).is_err());
     let old = open(&path).expect("the old file exists");
-    assert_eq!(old.read_all().expect("readable"), vec![1; SIZE]);
+    assert_eq!(old.read_all().expect("the mapping can be read"), vec![1; SIZE]);
 
     // A process that dies while it makes the file leaves an unfinished file, which must do no harm.
     std::fs::remove_dir(&unfinished).expect("the directory is empty");
     std::fs::write(&unfinished, b"part of it").expect("there is room");
     let new = create(&path, 2 * SIZE).expect("there is room");
-    assert_eq!(new.read_all().expect("readable"), vec![0; 2 * SIZE]);
+    assert_eq!(new.read_all().expect("the mapping can be read"), vec![0; 2 * SIZE]);
     assert!(!unfinished.exists());
 }
 
@@ -138,7 +138,7 @@ fn a_range_of_a_file_is_a_part_of_it() {
     let mut byte = [0];
     for (offset, expected) in [(SIZE - 1, 0), (SIZE, 4), (2 * SIZE - 1, 4), (2 * SIZE, 0)] {
         file.read_exact_at(&mut byte, offset as u64).expect("the file has this byte");
-        assert_eq!(byte, [expected], "at {offset}");
+        assert_eq!(byte, [expected], "the byte at {offset} is wrong");
     }
     drop(mapped);
     assert_eq!(map().buffers(SIZE)[0][5], 4);
@@ -150,7 +150,7 @@ fn an_anonymous_one_does_not_outlive_the_process() {
     let mut buffers = mapped.buffers(SIZE);
     buffers[0][5] = 5;
     assert!(!buffers[0].outlives_process());
-    assert_eq!(mapped.read_all().expect("readable")[5], 5);
+    assert_eq!(mapped.read_all().expect("the mapping can be read")[5], 5);
 }
 
 #[test]
@@ -164,14 +164,20 @@ fn a_file_that_is_not_as_it_was_made_is_refused() {
     for cut in (0..whole.len() as u64).step_by(LBA_SIZE / 2) {
         file.set_len(cut).expect("the length can be set");
         let refused = open(&path);
-        assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{cut}: {refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Incomplete { .. })),
+            "the file is cut to {cut} bytes: {refused:?}"
+        );
     }
     std::fs::write(&path, &whole).expect("there is room");
     assert_eq!(open(&path).expect("the file is whole again").size(), SIZE);
     for longer in [1, LBA_SIZE as u64] {
         file.set_len(whole.len() as u64 + longer).expect("the length can be set");
         let refused = open(&path);
-        assert!(matches!(refused, Err(OpenError::Incomplete { .. })), "{longer}: {refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Incomplete { .. })),
+            "the file is {longer} bytes longer: {refused:?}"
+        );
     }
     // SAFETY: only this test uses the file.
     let refused = unsafe { MappedFile::device_range(&path, 0, SIZE) };
@@ -202,7 +208,7 @@ fn what_can_not_be_read_is_an_error_in_words() {
     assert_eq!(mapped.check_readable(&path), Ok(()));
     let file = OpenOptions::new().write(true).open(&path).expect("the file exists");
     file.set_len(SIZE as u64 / 2).expect("the length can be set");
-    let refused = mapped.check_readable(&path).expect_err("half of it is gone").to_string();
+    let refused = mapped.check_readable(&path).expect_err("half of the file is gone").to_string();
     assert!(refused.starts_with("reading /"), "{refused}");
 }
 

@@ -1,7 +1,7 @@
-//! Commands that the calling thread waits for: queries of a device, and updates of its placement
-//! handles.
+//! Commands for which the calling thread waits: queries of a device, and updates of the device's
+//! placement handles.
 
-#![expect(unsafe_code, reason = "the driver is handed addresses")]
+#![expect(unsafe_code, reason = "the driver gets addresses of memory")]
 
 use std::fs::File;
 use std::io;
@@ -70,8 +70,8 @@ unsafe fn run(
         cdw10_to_15: command.cdw10_to_15,
         ..Passthrough::default()
     };
-    // SAFETY: the request takes a `Passthrough`. The caller promises that the command's data is
-    // long enough.
+    // SAFETY: the request takes a `Passthrough`. The caller promises that `data` is long enough for
+    // the command.
     let returned = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut passthrough) };
     match u16::try_from(returned).map(NvmeStatus::new) {
         Ok(None) => Ok(passthrough.result),
@@ -124,7 +124,7 @@ fn log_page_command(page: u8, specific: u8, group: u16, size: usize) -> NvmeComm
 pub(crate) fn feature(file: &File, feature: u8, cdw11: u32) -> Result<u32, DeviceError> {
     let cdw10_to_15 = [feature.into(), cdw11, 0, 0, 0, 0];
     let command = NvmeCommand { opcode: GET_FEATURES, nsid: 0, cdw10_to_15 };
-    // SAFETY: the features asked for here have no data.
+    // SAFETY: the features that this crate asks for have no data.
     unsafe { run(file, NVME_IOCTL_ADMIN64_CMD, command, &mut []) }.map(|result| result as u32)
 }
 
@@ -161,13 +161,13 @@ pub(crate) fn update_handles(
 }
 
 fn update_handles_command(nsid: u32, count: usize) -> NvmeCommand {
-    assert!((1..=128).contains(&count), "{count} placements in one command");
+    assert!((1..=128).contains(&count), "one command can't have {count} placements");
     let cdw10_to_15 = [1 | (count as u32 - 1) << 16, 0, 0, 0, 0, 0];
     NvmeCommand { opcode: opcode::IO_MANAGEMENT_SEND, nsid, cdw10_to_15 }
 }
 
 fn dwords(size: usize) -> u32 {
-    assert!(size > 0 && size.is_multiple_of(4), "{size} bytes are no dwords");
+    assert!(size > 0 && size.is_multiple_of(4), "{size} bytes are not a whole number of dwords");
     (size / 4) as u32
 }
 
