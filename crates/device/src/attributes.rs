@@ -91,7 +91,7 @@ pub(crate) fn statx(file: &File, mask: u32) -> io::Result<libc::statx> {
 /// The flags of `chattr`. An error means that the file system has no such flags.
 pub(crate) fn flags(file: &File) -> io::Result<libc::c_long> {
     let mut flags: libc::c_long = 0;
-    // SAFETY: the call stores at most one `long` at the pointer, which points to one.
+    // SAFETY: the call stores at most one `long`, and the pointer points to a `long`.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &raw mut flags) })?;
     Ok(flags)
 }

@@ -37,7 +37,7 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
 /// Why a path could not be opened with its [`Extras`].
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// There is no ring with these extras.
+    /// The kernel makes no ring with these extras.
     Ring(Refused),
     /// The ring can't register the memory.
     Memory(Errno),

@@ -124,7 +124,7 @@ const CALLS: &[Call] = &[
     ),
     Call(
         "sched_setattr",
-        better("threads that write snapshots do not give way to others"),
+        better("threads that write snapshots do not give way to other threads"),
         libc::SYS_sched_setattr,
         NULLS,
     ),
@@ -158,8 +158,8 @@ impl Call {
     }
 }
 
-/// Returns the calls for the wanted purposes that a filter refuses to the calling thread. Makes a
-/// few dozen system calls, which change nothing.
+/// Returns the wanted calls that a filter refuses to the calling thread. `is_wanted` chooses calls
+/// by their purpose. Makes a few dozen system calls, which change nothing.
 pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }

@@ -47,8 +47,8 @@ pub(crate) struct Claim(Arc<Claimed>);
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// A lock by which other processes see that a living process has the claim, even if they may
-    /// not look at our descriptors.
+    /// A lock that shows other processes that a living process has the claim. Even a process that
+    /// may not look at our descriptors sees this lock.
     _shown: Option<File>,
 }
 
@@ -146,8 +146,8 @@ impl Patience {
         limit: Duration::from_secs(300),
     };
 
-    /// Repeats `attempt` until it returns a value, and logs if this takes long. `path` names the
-    /// claim in messages.
+    /// Repeats `attempt` until it returns a value, and logs a long wait. `path` names the claim in
+    /// messages.
     ///
     /// # Errors
     /// [`OpenError::StillInFlight`] when `limit` has passed; any error of `attempt`.

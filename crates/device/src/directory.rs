@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Name of a directory's lock file. A process that uses the directory locks this file, and writes
-/// its process id to it.
+/// its own process id to the file.
 pub const LOCK_FILE_NAME: &str = "lock";
 
 /// A directory that is locked: no other process uses it as long as this value lives. This value
@@ -110,8 +110,8 @@ impl Directory {
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // This process may not read `above`. It has hardly made the directory below,
-                // because then `above` would be writable, but not readable. So the remaining names
+                // This process may not read `above`. So SlimIO probably did not make the directory
+                // below, because few directories are writable but not readable. The remaining names
                 // get no flush.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 opened => opened.map_err(failed(above))?,

@@ -29,7 +29,8 @@ pub enum DeviceError {
         /// The device's status.
         status: NvmeStatus,
     },
-    /// The NVMe driver aborted a command. The device may have executed all, some or none of it.
+    /// The NVMe driver aborted a command. The device may have executed the command fully, in part
+    /// or not at all.
     Aborted {
         /// The command's opcode.
         opcode: u8,
@@ -119,7 +120,7 @@ pub enum OpenError {
     Unsuitable {
         /// Path of the device or file.
         path: PathBuf,
-        /// Why not, as the end of a sentence.
+        /// Why the device or file can't be used, as the end of a sentence.
         why: String,
     },
     /// A part of the device or file is gone, and so is the data that only this part held.

@@ -123,8 +123,8 @@ impl Watch {
         let entry = places.1.pop().unwrap_or_else(|| {
             let entry: &'static Entry = Box::leak(Box::default());
             entry.next.store(ENTRIES.load(Ordering::Relaxed), Ordering::Relaxed);
-            // This store can't lose an entry, because the list is changed only here, and only under
-            // the lock.
+            // This store can't lose an entry, because only this function changes the list, and only
+            // under the lock.
             ENTRIES.store(std::ptr::from_ref(entry).cast_mut(), Ordering::Release);
             entry
         });

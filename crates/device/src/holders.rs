@@ -164,8 +164,8 @@ pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     (open.filter_map(|entry| is_it(entry).then_some(())).count() > own_count).then_some(holder)
 }
 
-/// Finds the holder of the lock on `place` in `/proc/locks`. A line there is, for example,
-/// `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`.
+/// Finds the holder of the lock on `place` in `locks`, the text of `/proc/locks`. A line of this
+/// text is, for example, `1: FLOCK  ADVISORY  WRITE 708 fe:00:131 0 EOF`.
 fn holder_in(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -9,7 +9,7 @@ use crate::{Buffer, Completion, Device, DeviceError, FilledHoles, Geometry, LbaR
 /// A change of the behaviour of the path below, for [`Layered`]. By default, no method changes
 /// anything.
 pub trait Layer {
-    /// The geometry of this path, given that of the path below.
+    /// The geometry of this path, given the geometry of the path below.
     fn geometry(&self, below: Geometry) -> Geometry {
         below
     }

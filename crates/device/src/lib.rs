@@ -225,8 +225,8 @@ pub trait Device {
 
     /// A buffer of `lbas` blocks for transfers of this path, with arbitrary contents.
     ///
-    /// If possible, this is a pooled buffer, because the kernel transfers pooled buffers at lower
-    /// cost. The [bulk paths](WholeDevice::open_bulk_path) of a device share [`POOLED_COUNT`]
+    /// If possible, the buffer comes from a pool, because the kernel transfers pooled buffers at
+    /// lower cost. The [bulk paths](WholeDevice::open_bulk_path) of a device share [`POOLED_COUNT`]
     /// pooled buffers of up to [`POOLED_LBAS`] blocks each. Dropping a pooled buffer returns it to
     /// the pool.
     ///
@@ -258,9 +258,9 @@ pub trait Device {
     ///
     /// With a `timeout`, `wait` returns once the timeout has passed, even if the device hangs.
     /// Without a timeout, the calling thread may run an operation itself, which saves the hand-off
-    /// to another thread. It can do so if the operation was not kicked, or if the path's worker
-    /// thread has not begun it. The operation is then a system call that returns only when the
-    /// device has answered.
+    /// to another thread. The calling thread can do so if the operation was not kicked, or if the
+    /// path's worker thread has not begun it. The operation is then a system call that returns only
+    /// when the device has answered.
     fn wait(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>);
 
     /// Whether a [`wait`](Self::wait) without a timeout would run an operation on the calling

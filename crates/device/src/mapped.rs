@@ -191,7 +191,7 @@ impl MappedFile {
     }
 
     /// Maps `size` bytes of memory, all zero, without a file on disk. The memory dies with the
-    /// process. This is for tests, and for volumes that have no file to map.
+    /// process. Such memory is for tests, and for volumes that have no file to map.
     ///
     /// # Errors
     /// When the kernel has no memory.
@@ -347,7 +347,7 @@ impl MappedFile {
     }
 
     /// Checks that the whole mapped range can be read, by reading it through the file's descriptor.
-    /// A part that can't be read is an ordinary error here. Later, it would cause a
+    /// A part that can't be read is an ordinary error here. Later, such a part would cause a
     /// [fault](Buffer::faults).
     ///
     /// # Errors
@@ -377,8 +377,8 @@ impl MappedFile {
             .map_err(|error| OpenError::io("clearing", path, &error))
     }
 
-    /// The present contents of the mapped range, read through the file's descriptor. This works
-    /// even while the buffers are in use.
+    /// The present contents of the mapped range, read through the file's descriptor. The buffers
+    /// may be in use during the read.
     ///
     /// # Errors
     /// When the kernel can't read the range.

@@ -54,7 +54,7 @@ pub(crate) fn namespace_id(file: &File) -> io::Result<u32> {
 /// Runs a command that transfers all of `data`, and returns the device's result value.
 ///
 /// # Safety
-/// The command must move no more bytes than `data` has, because the driver does not check this.
+/// The command must move no more bytes than `data` has. The driver does not check the command.
 unsafe fn run(
     file: &File,
     request: libc::Ioctl,
