@@ -100,20 +100,20 @@ impl Directory {
 
     /// Flushes the names of this directory and of the directories above it on the same file system,
     /// so that these names are durable. The flush is necessary because the process that made these
-    /// directories may have died before it flushed their names.
+    /// directories may have died before it flushed their names. A directory that this process may
+    /// not read can't be flushed alone, so then the whole file system is flushed.
     ///
     /// # Errors
-    /// When a directory above this one can be read, but not flushed.
+    /// When a directory above this one, or the file system, can't be flushed.
     pub fn flush_own_name(&self) -> Result<(), OpenError> {
         let device = |handle: &File| handle.metadata().map(|metadata| metadata.dev());
         let failed = |path| move |error: io::Error| OpenError::io("flushing", path, &error);
         let own = device(&self.handle).map_err(failed(&self.path))?;
         for above in self.path.ancestors().skip(1) {
             let handle = match File::open(above) {
-                // This process may not read `above`. So SlimIO probably did not make the directory
-                // below, because few directories are writable but not readable. The remaining names
-                // get no flush.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return sys::flush_file_system(&self.handle).map_err(failed(&self.path));
+                }
                 opened => opened.map_err(failed(above))?,
             };
             if device(&handle).map_err(failed(above))? != own {
@@ -432,7 +432,12 @@ fn make_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         made => made?,
     }
-    File::open(above)?.sync_all()
+    match File::open(above) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            sys::flush_file_system(&File::open(path)?)
+        }
+        opened => opened?.sync_all(),
+    }
 }
 
 /// Locks a directory.

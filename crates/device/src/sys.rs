@@ -221,6 +221,12 @@ pub(crate) fn allocate(file: &File, mode: i32, offset: u64, size: u64) -> io::Re
     }
 }
 
+/// Makes everything durable that was written to a file's file system, including all names.
+pub(crate) fn flush_file_system(file: &File) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    check(unsafe { libc::syncfs(file.as_raw_fd()) }).map(drop)
+}
+
 /// Number of bytes that this process may still use on a file's file system; `None` if the file
 /// system does not report it.
 pub(crate) fn free_space(file: &File) -> io::Result<Option<u64>> {

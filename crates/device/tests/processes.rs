@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "the processes talk through it")]
 #![expect(unsafe_code, reason = "changing user and limits takes system calls")]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +29,7 @@ fn main() {
         ["bare", path] => bare(Path::new(path)),
         ["barred", path] => barred(Path::new(path)),
         ["crowded", path] => crowded(Path::new(path)),
+        ["unreadable", path] => unreadable(Path::new(path)),
         _ => {
             a_second_process_is_refused_with_the_first_ones_id();
             println!("a second process is refused with the first one's id ... ok");
@@ -38,6 +41,8 @@ fn main() {
             println!("a path that is refused later says so ... ok");
             a_path_that_could_not_be_polled_is_told_of();
             println!("a path that could not be polled is told of ... ok");
+            a_name_in_an_unreadable_directory_is_flushed();
+            println!("a name in an unreadable directory is flushed ... ok");
         }
     }
 }
@@ -234,6 +239,31 @@ fn a_path_that_could_not_be_polled_is_told_of() {
     let place = tempfile::tempdir().expect("a directory for the test");
     std::os::unix::fs::chown(place.path(), Some(NOBODY_ELSE), None).expect("we are root");
     run_role("crowded", place.path());
+}
+
+/// Makes a volume's directory in a directory that this process may change but not read.
+fn unreadable(above: &Path) {
+    // SAFETY: the call takes only a number.
+    assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "root may become another user");
+    assert!(std::fs::read_dir(above).is_err(), "this user may not read the directory");
+    let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
+        .expect("the user may make a directory");
+    directory.flush_own_name().expect("the file system can be flushed");
+    // That the flush fails now shows that the first one was a flush of the file system.
+    without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
+    assert!(directory.flush_own_name().is_err(), "a failed flush is reported");
+    println!("as correct");
+}
+
+fn a_name_in_an_unreadable_directory_is_flushed() {
+    // SAFETY: the call takes no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory for the test");
+    std::fs::set_permissions(place.path(), Permissions::from_mode(0o733)).expect("we are root");
+    run_role("unreadable", place.path());
 }
 
 fn run_to_the_end(role: &str) {
