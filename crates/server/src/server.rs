@@ -38,8 +38,8 @@ const BACKGROUND: WatchId = WatchId(3);
 /// The snapshot thread has finished something, or can take more.
 const SNAPSHOT: WatchId = WatchId(4);
 
-/// If every client waits for the log, the command thread waits for the log alone. This is the
-/// longest time of such a wait.
+/// When every client waits for the log, the command thread waits only for the log, and for at most
+/// this time.
 const LOG_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// A server with open sockets.
@@ -57,8 +57,8 @@ impl Server {
     /// Opens the sockets. If `storage` is `None`, the server has no volume. The server belongs to
     /// the calling thread.
     ///
-    /// # Errors
-    /// When an address cannot be bound, or the kernel refuses what `io-backend` demands.
+    /// # Errors When an address cannot be bound, or when the kernel refuses the socket layer that
+    /// `io-backend` demands.
     pub fn new(mut config: Config, mut storage: Option<Storage>) -> Result<Self, ConfigError> {
         let (mut net, net_name, why_not) = open_net(config.choice("io-backend"))?;
         let listeners = listen::open(&config)?;
@@ -98,8 +98,8 @@ impl Server {
     }
 
     /// Makes the server shut down as soon as the socket is readable. Before the server ends, it
-    /// makes the log durable. The server reads all bytes from the socket. So if the server gives
-    /// the shutdown up, the caller must ask for a shutdown again.
+    /// makes the log durable. The server reads all bytes from the socket. So if the server gives up
+    /// the shutdown, the caller must send a byte to ask for a shutdown again.
     pub fn stop_when_readable(&mut self, socket: OwnedFd) {
         self.stop = Some(socket);
     }
@@ -157,11 +157,13 @@ impl Server {
         self.banner();
         if let Some(mut storage) = self.storage.take() {
             let volume = self.load(&mut storage)?;
-            // Recovery has opened the paths, so the I/O path is known for certain.
+            // Recovery has opened the paths, so it is now certain which I/O path the log uses.
             if let Some((io_path, why_not)) = storage.media.io_path()
                 && self.engine.facts.set_io_path(&io_path, &why_not)
             {
-                log::warn!("the log's I/O path is not the one asked for: {io_path}: {why_not}");
+                log::warn!(
+                    "the log does not use the I/O path that was asked for, but {io_path}: {why_not}"
+                );
             }
             // `storage` is kept because it holds the lock of the volume.
             self.storage = Some(storage);
@@ -202,7 +204,8 @@ impl Server {
             log::debug!("listening on {address}");
         }
         if config.yes("appendonly") {
-            // Only the first part is logged here, because the details are logged at a lower level.
+            // This line has only the first part of the path's description. The debug line below has
+            // all of it.
             let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
                 "volume {}, appendfsync {}; log through {path}, sockets through {}",
@@ -228,14 +231,14 @@ impl Server {
             log::info!("better I/O paths are not available: {}", better.join("; "));
         }
         for name in config.without_effect() {
-            log::warn!("directive {name} has no effect here");
+            log::warn!("directive {name} has no effect in SlimIO");
         }
     }
 
-    /// One round: sleeps until something happens, and deals with it.
+    /// One round: sleeps until an event comes, and handles the events.
     fn turn(&mut self) {
-        // The network gets the requests that were noted since the last call, for example at the end
-        // of a snapshot. This must happen before the sockets are polled.
+        // Passes to the network all requests that were noted since the last call of `grant`, for
+        // example at the end of a snapshot. This must happen before the sockets are polled.
         self.connections.grant(&mut *self.net);
         let timeout = self.connections.timeout(&mut self.engine);
         self.connections.end_turn(&mut self.engine);
@@ -259,9 +262,8 @@ impl Server {
         self.connections.drive_long(&mut self.engine);
         self.connections.run_timers(&mut self.engine);
         self.connections.serve_resumed(&mut self.engine);
-        // If there is only one client, log writes are not handed over here. They are handed over
-        // after the replies: by `wait_for_log` if it waits for the log anyway, otherwise by the
-        // `kick` below.
+        // If there is only one client, log writes are handed to the device only after the replies:
+        // by `wait_for_log` if it waits for the log anyway, otherwise by the `kick` below.
         let is_lone = self.connections.clients.len() == 1;
         let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
         self.engine.leave_room_for_snapshot();
@@ -322,7 +324,7 @@ impl Server {
                     self.accept_failed = true;
                     let remedy = match errno {
                         Errno::PERM | Errno::NOSYS => {
-                            "a filter (seccomp) refuses it: allow accept4 in its profile"
+                            "a filter (seccomp) refuses the call: allow accept4 in the filter's profile"
                         }
                         _ => {
                             "clients wait until some close. Raise the limit of open files (ulimit \
@@ -389,7 +391,7 @@ impl Server {
         self.engine.snapshots.thread = Some(snapshots);
         self.engine.gate.wal = Some(wal);
         self.engine.note_if_empty();
-        // Directives may have changed during recovery, when they could not take effect because
+        // Directives may have changed during recovery. They could not take effect then, because
         // there was no log and the keyspace was only a placeholder.
         let of_volume = ["appendfsync", "snapshot-check-rate"];
         let may_differ =
@@ -414,7 +416,7 @@ pub fn make_volume(storage: &mut Storage, config: &Config, replace: bool) -> Res
         // A volume is kept even if no copy of its superblock can be read, because the rest of the
         // volume may still be of value.
         return Err(failed(
-            "there is one already, or the remains of one; use --force to replace it",
+            "there is one already, or the remains of an old volume; use --force to replace it",
         ));
     }
     let lba = LBA_SIZE as u64;

@@ -72,8 +72,8 @@ impl SlowLog {
         self.truncate(len_max);
     }
 
-    /// Called when a transaction has ended. Sets the position that the entries of its commands
-    /// depend on.
+    /// Called when a transaction has ended. Sets the position in the log that the entries of the
+    /// transaction's commands depend on.
     pub(crate) fn settle(&mut self, needs: Lsn) {
         let unsettled = self.entries.iter_mut().take_while(|e| e.needs == SlowCommand::UNSETTLED);
         unsettled.for_each(|entry| entry.needs = needs);

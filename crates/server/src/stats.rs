@@ -31,13 +31,14 @@ pub(crate) struct CommandStats {
 }
 
 impl CommandStats {
-    /// Counts a call. A call that is not over yet is counted, but its latency is not known.
+    /// Counts a call, and the time that it has taken so far. `is_tracking` is set if the call is
+    /// over and its time is to be recorded in the histogram.
     pub(crate) fn count(&mut self, took: Duration, is_tracking: bool) {
         self.calls += 1;
         self.goes_on(took, is_tracking);
     }
 
-    /// Counts the time of a call that was counted before.
+    /// Adds the time of a call that was counted before.
     pub(crate) fn goes_on(&mut self, took: Duration, is_tracking: bool) {
         let nanoseconds = took.as_nanos() as u64;
         self.nanoseconds += nanoseconds;
@@ -52,7 +53,7 @@ impl CommandStats {
 #[cold]
 fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
-        .expect("the bounds are constants within what is allowed")
+        .expect("the bounds of the histogram are valid constants")
 }
 
 /// Counters of the server.

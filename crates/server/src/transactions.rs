@@ -28,7 +28,7 @@ pub(crate) struct Multi {
     /// Upper limit of the bytes of payload that the effects of the queued requests take in the log;
     /// `None` if none of these requests writes.
     pub(crate) log_size_max: Option<u64>,
-    /// Count of queued requests whose effects depend on the values of their keys.
+    /// Number of queued requests whose effects depend on the values of their keys.
     pub(crate) weighed: usize,
     /// The purpose of the writes among the queued requests.
     pub(crate) purpose: Purpose,
@@ -73,16 +73,16 @@ fn watch_memory(key: &[u8]) -> usize {
     2 * entry + size_of::<Vec<Watcher>>() + size_of::<Watcher>()
 }
 
-/// A key of a database.
+/// A watched key, with its database.
 type Watched = (DbIndex, Box<[u8]>);
 
-/// Which connections watch a key, and which of them have seen a key change.
+/// Which connections watch which keys, and which of these connections watch a key that was changed.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     /// This is a tree, because a growing hash table would be rebuilt in one long step.
     keys: BTreeMap<Watched, Vec<Watcher>>,
     rounds: BTreeMap<ConnId, Round>,
-    /// The last [`WatchRound`].
+    /// The number of the newest [`WatchRound`].
     last_round: u64,
     /// Rounds that have ended, each with its keys that are still in `keys`.
     ended: VecDeque<(WatchRound, btree_set::IntoIter<Watched>)>,
@@ -311,7 +311,11 @@ mod tests {
                 watches.add(&mut client, &key.to_le_bytes(), &keyspace, 0);
             }
             watches.clear(&mut client);
-            assert!(watches.ended.len() <= 2, "{} rounds wait", watches.ended.len());
+            assert!(
+                watches.ended.len() <= 2,
+                "{} ended rounds still have keys",
+                watches.ended.len()
+            );
         }
         while watches.has_ended() {
             watches.forget_some();

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A request that has to wait gets a ticket. It keeps the ticket until it has run, even if it has
-//! to wait for other things after the first. Each line is in the order of the tickets, so a request
-//! that is tried in vain does not lose its place. Entering and leaving a line take logarithmic
-//! time. The code that wakes clients, resumes them and ends their waits is in
-//! `connections::waiting`.
+//! to wait several times, for different things. The clients that wait for the same kind of thing
+//! stand in a line, in the order of their tickets. So a request that is tried in vain does not lose
+//! its place. Entering and leaving a line take logarithmic time. The code that wakes clients,
+//! resumes them and ends their waits is in `connections::waiting`.
 
 mod keys;
 
@@ -51,8 +51,8 @@ pub(crate) enum Reason {
     Pause,
     /// The end of the long request.
     LongRequest,
-    /// Keys of the request are taken: they became ready for clients that began to wait earlier and
-    /// are served first.
+    /// Keys of the request are taken: they became ready for clients that began to wait earlier, and
+    /// these clients are served first.
     TakenKeys,
     /// The state of the log that `WAITAOF` asks for.
     Log(LogWait),
@@ -68,7 +68,7 @@ pub(crate) enum Reason {
     Keys(WantedKeys),
 }
 
-/// The reasons, without the details of one client. The clients that wait for the same kind of thing
+/// A [`Reason`] without the details of one client. The clients that wait for the same kind of thing
 /// stand in one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
@@ -118,17 +118,17 @@ impl Line {
         Self::Keys,
     ];
 
-    /// Whether the client counts as blocked: in `CLIENT LIST`, and in INFO.
+    /// Whether `CLIENT LIST` and INFO count a client in this line as blocked.
     pub(crate) fn is_blocked(self) -> bool {
         !matches!(self, Self::RoomForStep | Self::Snapshot | Self::Pin | Self::Job | Self::End)
     }
 }
 
-/// What `WAITAOF` waits for.
+/// The state of the log that `WAITAOF` asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWait {
     pub(crate) lsn: Lsn,
-    /// The wait asks for our own log.
+    /// The wait asks for the log of this server.
     pub(crate) is_local: bool,
     /// The wait can never be satisfied, because it asks for replicas.
     pub(crate) never: bool,
@@ -146,7 +146,7 @@ pub(crate) enum Then {
 }
 
 /// Bytes of memory that a client takes in two trees, for its place in a line and for its deadline.
-/// This allows for nodes that are not full.
+/// The number allows for nodes that are not full.
 const LINE_MEMORY: usize = 96;
 
 /// A client's wait.
@@ -185,9 +185,9 @@ impl Waiting {
         }
     }
 
-    /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. This is so if a blocking command
-    /// waits, even if the command was woken and now waits for room in the log. A command that is
-    /// not blocking runs in any case, even if it has to wait for room or for the end of a pause.
+    /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. It may if a blocking command waits,
+    /// even if the command was woken and now waits for room in the log. A command that is not
+    /// blocking runs in any case, even if it has to wait for room or for the end of a pause.
     pub(crate) fn can_be_given_up(&self) -> bool {
         let woken = self.is_counted && !is_planted("woken-not-given-up");
         woken || matches!(self.reason.line(), Line::Log | Line::Keys)
@@ -198,10 +198,10 @@ impl Waiting {
     }
 }
 
-/// What is kept for a request that has waited and now runs again.
+/// State of a request that has waited and now runs again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Again {
-    /// The ticket of a request that has waited.
+    /// The request's ticket; `None` if the running request has not waited.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) is_counted: bool,
@@ -219,7 +219,7 @@ pub(crate) struct WaitingRoom {
     lines: [BTreeMap<Ticket, ConnId>; Line::ALL.len()],
     deadlines: BTreeMap<Deadline, ConnId>,
     last: Ticket,
-    /// What is kept for the running request, if it has waited.
+    /// State of the running request, if it has waited.
     pub(crate) again: Again,
     /// Clients whose wait has ended, and whose next requests have not run yet.
     pub(crate) resumed: VecDeque<ConnId>,
@@ -338,7 +338,8 @@ mod tests {
                 waiting
             })
             .collect();
-        let (first, who) = room.next_in(Line::Pause, Ticket(0)).expect("the first client");
+        let (first, who) =
+            room.next_in(Line::Pause, Ticket(0)).expect("a client waits for the end of a pause");
         assert_eq!((first, who), (waits[0].ticket, conn(0)));
         room.leave(&waits[0]);
         assert_eq!(room.next_in(Line::Pause, first).map(|(_, who)| who), Some(conn(1)));

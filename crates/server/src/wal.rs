@@ -190,8 +190,8 @@ impl Wal {
         self.written_at = Some(ended);
         let took = if self.is_in_flight() { Duration::MAX } else { ended - began };
         self.trusted_until = (took < QUICK_MAX).then(|| ended + TRUSTED_FOR);
-        // The time is limited, so that a few quick writes make up for a slow write, however long
-        // the slow write took.
+        // The time that counts is limited, so that a few quick writes make up for a slow write,
+        // however long the slow write took.
         self.write_time = self.write_time * 7 / 8 + took.min(QUICK_MAX * 8) / 8;
     }
 

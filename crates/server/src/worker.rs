@@ -1,6 +1,6 @@
 //! The only kind of thread that works for the command thread. Such a thread has a name and a queue
-//! of orders. Dropping its owner waits for the thread to end, and logs whether the thread has
-//! panicked.
+//! of orders. Dropping the [`WorkerThread`] waits until the thread has ended, and logs an error if
+//! the thread has panicked.
 //!
 //! ```text
 //!  owner ── orders ──► thread ── results ──► owner
@@ -26,7 +26,7 @@ pub(crate) struct WorkerThread<O> {
 }
 
 impl<O: Send + 'static> WorkerThread<O> {
-    /// Starts a thread that runs `run`, which is to return when the queue has ended.
+    /// Starts a thread that runs `run`. This function must return when the queue has ended.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -96,7 +96,7 @@ impl Waker {
     /// Makes the descriptor unreadable again.
     pub(crate) fn woken(&self) {
         match rustix::io::read(&self.0, &mut [0; 8]) {
-            // There is nothing to read if an earlier turn has read it.
+            // An earlier turn may have read the counter already, so there may be nothing to read.
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => log::debug!("eventfd: {errno}"),
         }

@@ -52,7 +52,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns the memory, to write the next reply into.
+    /// Returns the memory of the reply's own bytes, so that the next reply can be written into it.
     pub fn into_memory(self) -> Vec<u8> {
         match self {
             Self::Bytes(bytes, _) => bytes,
@@ -81,7 +81,9 @@ mod tests {
         let whole: Vec<u8> = reply.segments(0..reply.len()).flatten().copied().collect();
         let mut outgoing = Outgoing::from_reply(reply);
         assert_eq!(outgoing.len(), whole.len());
-        let Outgoing::Segments(segments) = &outgoing else { panic!("nothing is shared") };
+        let Outgoing::Segments(segments) = &outgoing else {
+            panic!("the bytes are in one piece instead of several")
+        };
         let sent: Vec<u8> = segments.slices().flatten().copied().collect();
         assert_eq!(sent, whole);
         outgoing.advance(whole.len());

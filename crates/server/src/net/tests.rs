@@ -1,4 +1,4 @@
-//! Tests of both back ends.
+//! Tests of both back ends for sockets: epoll and io_uring.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -59,7 +59,7 @@ fn for_both(check: impl Fn(&mut dyn Net, &mut dyn FnMut() -> TcpStream)) {
 }
 
 fn accept(net: &mut dyn Net) -> ConnId {
-    let Came::Accepted(conn) = next(net) else { panic!("no connection") };
+    let Came::Accepted(conn) = next(net) else { panic!("no connection was accepted") };
     net.receive(conn);
     conn
 }
@@ -99,7 +99,7 @@ fn bytes_come_and_go_and_the_end_is_told() {
 
         let second = connect();
         let again = accept(net);
-        assert_ne!(again, conn, "an identifier is not used again");
+        assert_ne!(again, conn, "the identifier of a closed connection was used again");
         drop(second);
     });
 }
@@ -131,11 +131,11 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
                     assert!(filling.buffer.len() <= wanted);
                     got.extend_from_slice(&filling.buffer);
                 }
-                Came::Received(..) => panic!("the bytes are not in the memory to fill"),
+                Came::Received(..) => panic!("the bytes did not go into the memory to fill"),
                 other => panic!("{other:?}"),
             }
         }
-        assert!(got == large, "the large argument differs");
+        assert!(got == large, "the received argument differs from the sent one");
         let mut rest = Vec::new();
         while rest.len() < 4 {
             let Came::Received(_, bytes) = next(net) else { panic!() };
@@ -147,8 +147,8 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
     });
 }
 
-/// Tests that memory to be filled is not lost if the kernel has reported bytes, but the bytes are
-/// gone when the back end reads them. The memory must be filled with the bytes that come later.
+/// Tests that the back end keeps the memory to fill if the kernel has reported bytes, but the bytes
+/// are gone when the back end reads them. Bytes that come later must fill this memory.
 #[test]
 fn memory_that_waits_stays_where_nothing_is_there() {
     let mut config = Config::default();
@@ -156,7 +156,7 @@ fn memory_that_waits_stays_where_nothing_is_there() {
     config.set("bind", "127.0.0.1").unwrap();
     let listener = listen::open(&config).unwrap().remove(0);
     let address = listener.address.unwrap();
-    // Only epoll reports that there are bytes before it takes them from the socket.
+    // This test needs epoll, because io_uring takes bytes from the socket before it reports them.
     let mut net = epoll::EpollNet::new().unwrap();
     net.listen(listener.fd).unwrap();
     let mut client = TcpStream::connect(address).unwrap();
@@ -214,7 +214,7 @@ fn another_ring_is_reported_each_time_that_it_completes_something() {
     };
     for_both(|net, _| {
         let Ok(mut ring) = slimio_ring::Ring::<(), Vec<u8>>::new(setup()) else {
-            eprintln!("SKIPPED: no io_uring to be watched");
+            eprintln!("SKIPPED: io_uring is not available: there is no other ring to watch");
             return;
         };
         let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -247,13 +247,13 @@ fn a_descriptor_that_nobody_expects_wakes_nobody() {
     for _ in 0..2 {
         writer.write_all(b"x").unwrap();
         net.wait(Some(Duration::from_millis(20)));
-        assert!(net.next().is_none(), "no event is expected");
-        // The descriptor is ready before the first two calls of `expect`. Before the third call, it
-        // is not ready, and it becomes ready after that call.
+        assert!(net.next().is_none(), "an event came although `expect` was not called");
+        // At the first two calls of `expect`, the descriptor is already ready. At the third call,
+        // it is not ready yet.
         net.expect(WatchId(7));
         net.expect(WatchId(7));
         assert!(matches!(next(&mut net), Came::Ready(WatchId(7))));
-        assert!(net.next().is_none(), "it is reported once");
+        assert!(net.next().is_none(), "the descriptor was reported twice");
         reader.read_exact(&mut [0]).unwrap();
         net.expect(WatchId(7));
         writer.write_all(b"y").unwrap();
@@ -279,7 +279,8 @@ fn who_sends_nothing_more_is_told_of_and_can_be_told() {
         }
         net.close(conn);
         let mut all = Vec::new();
-        // With io_uring, the socket is closed only when its operations have ended.
+        // With io_uring, the socket is closed only when its operations have ended, so `wait` is
+        // called until the client sees the end.
         net.wait(Some(Duration::ZERO));
         let reader = std::thread::spawn(move || client.read_to_end(&mut all).map(|_| all));
         while !reader.is_finished() {
@@ -297,17 +298,17 @@ fn who_sends_nothing_more_while_it_is_paused_is_told_of_once() {
         for _ in 0..2 {
             net.pause(conn);
             net.wait(Some(Duration::from_millis(10)));
-            assert!(net.next().is_none(), "the client is connected");
+            assert!(net.next().is_none(), "an event came although the client is still connected");
         }
         client.write_all(b"later").unwrap();
         net.wait(Some(Duration::from_millis(10)));
-        assert!(net.next().is_none(), "nothing is read");
+        assert!(net.next().is_none(), "a paused connection was read");
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(matches!(next(net), Came::HungUp(gone) if gone == conn));
         for _ in 0..2 {
             net.pause(conn);
             net.wait(Some(Duration::from_millis(10)));
-            assert!(net.next().is_none(), "it is reported once");
+            assert!(net.next().is_none(), "the hang-up was reported twice");
         }
         net.receive(conn);
         let Came::Received(from, bytes) = next(net) else { panic!() };

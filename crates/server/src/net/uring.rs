@@ -34,7 +34,7 @@ enum Tag {
     Expect(WatchId),
 }
 
-/// The back end.
+/// The back end that uses io_uring.
 pub struct UringNet {
     ring: Ring<Tag>,
     listeners: Vec<Listening>,
@@ -42,7 +42,7 @@ pub struct UringNet {
     free: Vec<u32>,
     completions: Vec<Completion<Tag>>,
     todo: VecDeque<Completion<Tag>>,
-    /// The buffer whose bytes are lent out.
+    /// The buffer whose bytes are lent to the caller.
     lent: Option<Provided>,
     /// Set if a buffer had bytes left when a large argument was complete. The values are the
     /// connection, the buffer, and the place where these bytes begin.
@@ -56,7 +56,7 @@ pub struct UringNet {
     syscalls: u64,
 }
 
-/// What is over on a connection: only receiving, or everything.
+/// What has ended on a connection: only receiving, or everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Receiving,
@@ -76,7 +76,7 @@ struct Listening {
 }
 
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 struct Conn {
     generation: u32,
     fd: Option<Fd>,
@@ -91,25 +91,25 @@ struct Conn {
     is_ended: bool,
     /// Nothing can be sent.
     is_broken: bool,
-    /// The multishot receive.
+    /// The multishot receive operation in flight.
     receive: Option<OpId>,
     is_cancelling: bool,
     /// The memory to fill, as long as no operation uses it.
     filling: Option<ReceiveBuffer>,
-    /// Memory is being filled by an operation.
+    /// An operation is filling memory.
     is_filling: bool,
 }
 
 impl UringNet {
-    /// Makes a ring with its buffers, and checks that it works. The ring belongs to the calling
-    /// thread.
+    /// Makes a ring with its buffers, and checks that the ring works. The ring belongs to the
+    /// calling thread.
     ///
     /// # Errors
-    /// Why io_uring cannot be used.
+    /// When io_uring cannot be used; the error says why.
     pub fn new() -> Result<Self, String> {
         let mut ring = Ring::new(Setup::default()).map_err(|refused| refused.to_string())?;
         ring.provide_buffers(BUFFERS, BUFFER_SIZE)
-            .map_err(|errno| format!("no buffers for io_uring: {errno}"))?;
+            .map_err(|errno| format!("cannot give buffers to io_uring: {errno}"))?;
         ring.try_out().map_err(|refused| refused.to_string())?;
         Ok(Self {
             ring,
@@ -157,7 +157,7 @@ impl UringNet {
         let Some(conn) = self.conn(id) else { return };
         let Some(fd) = conn.fd else { return };
         if self.rest.as_ref().is_some_and(|(other, ..)| *other == id) {
-            // Bytes that were received before must be taken first.
+            // The bytes left in an earlier buffer must be taken first.
             self.unarmed.push(id);
             return;
         }
@@ -220,8 +220,8 @@ impl UringNet {
         }
     }
 
-    /// Takes bytes from a buffer of the ring. If memory of the caller is to be filled, copies the
-    /// bytes there. Otherwise, returns the buffer, whose bytes are to be lent out.
+    /// Takes bytes from a buffer of the ring: copies them if there is memory of the caller to fill,
+    /// otherwise returns the buffer, so that its bytes can be lent to the caller.
     fn received(&mut self, id: ConnId, provided: Provided, from: usize) -> Option<Taken> {
         let Some(conn) = self.conn(id) else {
             self.ring.give_back(provided);
@@ -241,7 +241,7 @@ impl UringNet {
         Some(Taken::Filled(filling))
     }
 
-    /// What a completion means; `None` if the caller need not know of it.
+    /// What a completion means; `None` if the caller need not know about the completion.
     fn judge(&mut self, completion: Completion<Tag>) -> Option<Judged> {
         let Completion { payload, is_last, outcome, .. } = completion;
         match (payload, outcome) {
@@ -296,8 +296,8 @@ impl UringNet {
             (Tag::HangUp(id), Outcome::Polled(result)) => {
                 let conn = self.conn(id)?;
                 conn.is_polled = false;
-                // If reading was resumed, nothing is reported here, because reading reports the
-                // end.
+                // If reading was resumed, the hang-up is not reported, because the receive
+                // operation reports the end.
                 if result.is_err() || conn.is_ended || !std::mem::take(&mut conn.is_paused) {
                     return None;
                 }
@@ -314,7 +314,7 @@ impl UringNet {
             }
             (Tag::Expect(id), Outcome::Polled(result)) => {
                 let mut watches = self.on_demand.iter_mut();
-                let watch = watches.find(|watch| watch.id == id).expect("it is never removed");
+                let watch = watches.find(|watch| watch.id == id).expect("no watch is ever removed");
                 watch.is_expected = false;
                 result.is_ok().then_some(Judged::Event(Event::Ready(id)))
             }

@@ -75,8 +75,8 @@ impl Server {
         let is_other = |conn| Some(conn) != by || is_planted("end-closes-who-asks");
         for (conn, _) in pins.iter().filter(|(conn, _)| is_other(*conn)) {
             if let Some(socket) = self.net.socket(*conn) {
-                // Closing the socket could have to wait for operations in flight, but shutting it
-                // down does not. The call fails if the client has disconnected.
+                // Closing a socket may have to wait for operations in flight, but shutting it down
+                // does not. The call fails if the client has disconnected.
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
         }
@@ -97,8 +97,8 @@ impl Server {
                 .answer(&mut self.engine, &mut client, |_, client| client.out.error(why));
             self.connections.put_back(&mut self.engine, client);
         }
-        // Another shutdown may have been asked for already. The replies written here must leave
-        // before that shutdown begins.
+        // Another shutdown may already be requested. The replies written here must leave before
+        // that shutdown begins.
         self.engine.gate.forget_durable();
         self.connections.flush(&mut self.engine, &mut *self.net);
         false
@@ -124,7 +124,8 @@ impl Server {
                 if wal.is_in_flight() {
                     wal.wait(Some(LOG_WAIT_MAX), now);
                 } else {
-                    // The keeper is making room, and no operation of this path is in flight.
+                    // No operation of the log's path is in flight: the log waits for the keeper,
+                    // which is making room.
                     std::thread::sleep(LOG_WAIT_MAX);
                 }
             }

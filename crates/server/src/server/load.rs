@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// Receives what recovery reads, and serves sockets in between.
+/// Receives the chunks and records that recovery reads, and serves sockets in between.
 struct Recovery<'a> {
     server: &'a mut Server,
     keyspace: Keyspace,
@@ -110,7 +110,7 @@ fn refused(error: &ChunkError) -> Error {
 }
 
 impl Recovery<'_> {
-    /// Loads the next decoded chunk into the keyspace; returns whether there was one.
+    /// Loads the next decoded chunk into the keyspace; returns whether there was such a chunk.
     fn take_decoded(&mut self) -> Result<bool, Error> {
         let Some(decoded) = self.decoders.take() else { return Ok(false) };
         self.keyspace.load(decoded?).map_err(|error| refused(&error))?;

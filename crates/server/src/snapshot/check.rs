@@ -27,7 +27,7 @@ pub(crate) enum Checked {
     GivenUp,
 }
 
-/// The snapshot thread's state of the slot that it is checking.
+/// What the snapshot thread knows about the slot that it is checking.
 pub(super) struct Checking {
     check: SlotCheck,
     /// When the next piece of the slot may be read.
@@ -77,14 +77,14 @@ pub(crate) struct Finding {
     pub(crate) damage: Option<String>,
 }
 
-/// The command thread's state of the checks.
+/// What the command thread knows about the checks.
 #[derive(Debug)]
 pub(crate) struct Checks {
     /// Slots that are still to be checked in the current pass.
     waiting: Vec<SlotName>,
     /// The slot that the snapshot thread is checking.
     current: Option<SlotName>,
-    /// When the next pass begins by itself.
+    /// When the next pass begins.
     pub(crate) next_pass: Instant,
     /// When a slot was last checked to its end, in seconds since 1970; 0 if no slot was checked
     /// yet.
@@ -150,7 +150,8 @@ impl Checks {
         self.findings.iter().find(is_of)
     }
 
-    /// What is wrong with this snapshot, as far as is known.
+    /// What the last check has found wrong with this snapshot; `None` if it has found nothing
+    /// wrong, or if this snapshot was not checked yet.
     pub(crate) fn damage(&self, summary: &SlotSummary) -> Option<&str> {
         self.finding(summary)?.damage.as_deref()
     }

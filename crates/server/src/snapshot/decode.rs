@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each of n threads decodes every n-th chunk, and returns its results in the order of its chunks.
-//! So the results of all threads can be put in order although they have no numbers. One more thread
-//! joins values that come in parts, so that a large hash is handed over whole.
+//! So the results of all threads can be put in order although the results have no numbers. One more
+//! thread joins values that come in parts, so that a large hash is handed over whole.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -43,7 +43,8 @@ struct DecoderThread {
 }
 
 impl Decoders {
-    /// Starts one thread per processor, but at most [`THREADS_MAX`], and the thread that joins.
+    /// Starts one thread per processor, but at most [`THREADS_MAX`], and the thread that joins
+    /// values.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -52,7 +53,8 @@ impl Decoders {
         let started = (0..count).map(|_| DecoderThread::start(context));
         let started = started.collect::<std::io::Result<Vec<_>>>()?;
         let (threads, results) = started.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-        // Room for all results that have not been taken, and for an error at the end.
+        // The channel has room for all results that have not been taken, and for an error at the
+        // end.
         let (sender, joined) = sync_channel(count * AHEAD + 1);
         let joiner = std::thread::Builder::new().name("join".into());
         let joiner = joiner.spawn(move || join(&results, &sender, &context))?;
@@ -67,7 +69,7 @@ impl Decoders {
     pub(crate) fn give(&mut self, chunk: Chunk) {
         let thread = &self.threads[self.given % self.threads.len()];
         self.given += 1;
-        let chunks = thread.chunks.as_ref().expect("it takes chunks until this is dropped");
+        let chunks = thread.chunks.as_ref().expect("no chunk is handed over after `finish`");
         assert!(chunks.send(chunk).is_ok(), "a decoder thread has panicked");
     }
 
@@ -77,7 +79,7 @@ impl Decoders {
             return None;
         }
         self.taken += 1;
-        Some(self.joined.recv().expect("each chunk has an outcome"))
+        Some(self.joined.recv().expect("the joining thread sends an outcome for each chunk"))
     }
 
     /// Called when all results have been taken. Checks that every value that came in parts is
@@ -133,14 +135,14 @@ fn decode(chunk: &Chunk, context: &DecodeContext) -> Result {
     let decoded = decode_chunk(chunk.payload()?, context).map_err(|e| refused(e.to_string()))?;
     if decoded.keys() != chunk.entry_count() as usize {
         let (found, expected) = (decoded.keys(), chunk.entry_count());
-        return Err(refused(format!("it has {found} entries instead of {expected}")));
+        return Err(refused(format!("the chunk has {found} entries instead of {expected}")));
     }
     Ok(decoded)
 }
 
 impl Drop for Decoders {
     fn drop(&mut self) {
-        // The channels have room for all results, so no thread is blocked until a result is taken.
+        // The channels have room for all results, so no thread waits for a result to be taken.
         let threads = self.threads.drain(..).map(|DecoderThread { chunks, thread }| {
             drop(chunks);
             thread

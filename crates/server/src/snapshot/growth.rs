@@ -7,8 +7,8 @@ use slimio_planted::is_planted;
 
 /// Time between two samples of the log.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The rate is at least `snapshot-rate` divided by this, because a snapshot that hardly advances
-/// keeps a slot occupied and delays the next snapshot.
+/// The rate is at least `snapshot-rate` divided by this number, because a snapshot that hardly
+/// advances keeps a slot occupied and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
 /// During a snapshot, the log may grow by this many times the data set's size. The growth is
 /// limited because a restart must read the snapshot and, in addition, everything by which the log
@@ -127,7 +127,7 @@ mod tests {
         // seconds.
         let rate = grown(100).rate(FULL, INPUTS);
         assert!((35 * MB..37 * MB).contains(&rate), "{rate}");
-        assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "not above the full rate");
+        assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "the rate must not exceed the full rate");
         // Nothing is left of the 3000 MB.
         assert_eq!(grown(2000).rate(FULL, INPUTS), FULL);
     }
@@ -135,8 +135,15 @@ mod tests {
     #[test]
     fn it_is_over_before_the_log_has_no_room() {
         let rate = grown(100).rate(FULL, RateInputs { room: 200 * MB, ..INPUTS });
-        assert!((740 * MB..760 * MB).contains(&rate), "{rate}: the room lasts for two seconds");
-        assert_eq!(grown(100).rate(FULL, RateInputs { room: 0, ..INPUTS }), 0, "no limit");
+        assert!(
+            (740 * MB..760 * MB).contains(&rate),
+            "a rate of {rate} does not fit room that lasts for two seconds"
+        );
+        assert_eq!(
+            grown(100).rate(FULL, RateInputs { room: 0, ..INPUTS }),
+            0,
+            "without room, there must be no limit"
+        );
         assert_eq!(grown(100).rate(FULL, RateInputs { left: 0, ..INPUTS }), FULL / 16);
     }
 
@@ -154,8 +161,14 @@ mod tests {
         let before = growth.rate(FULL, INPUTS);
         let now = growth.looked_at + Duration::from_millis(50);
         growth.look(now, growth.written + 10 * MB);
-        assert!(2 * growth.rate(FULL, INPUTS) > 5 * before, "200 MB per second instead of 10");
+        assert!(
+            2 * growth.rate(FULL, INPUTS) > 5 * before,
+            "a growth of 200 MB per second instead of 10 must count at once"
+        );
         growth.look(now + Duration::from_millis(50), growth.written);
-        assert!(growth.rate(FULL, INPUTS) > 2 * before, "one sample without growth");
+        assert!(
+            growth.rate(FULL, INPUTS) > 2 * before,
+            "a single sample without growth must not count much"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Snapshots as the command thread sees them: which one runs and why, and how the last ones ended.
+//! Snapshots as the command thread sees them: which snapshot runs and why, and how the last
+//! snapshots ended.
 //!
 //! ```text
 //!  command thread                    snapshot thread              log, keeper
@@ -11,7 +12,7 @@
 //! ```
 //!
 //! In each turn, the command thread spends a bounded time on a snapshot, and no time while enough
-//! entries are queued for the snapshot thread. Nothing here blocks.
+//! entries are queued for the snapshot thread. No function of this module blocks.
 
 mod check;
 mod decode;
@@ -93,7 +94,7 @@ pub(crate) struct History {
     /// How many snapshots were begun since the server's start or the last `CONFIG RESETSTAT`. Redis
     /// counts them this way.
     pub(crate) tries: u64,
-    /// How many snapshots have failed since the last one that succeeded.
+    /// How many snapshots have failed since the last successful one.
     pub(crate) failures: u64,
     /// When the last snapshot began.
     pub(crate) tried_at: Option<Instant>,
@@ -125,7 +126,7 @@ impl History {
 pub(crate) enum SnapshotEnd {
     /// The on-demand snapshot of the `BGSAVE` with this number was adopted.
     Saved(u64, SlotSummary),
-    /// The `BGSAVE` with this number has failed for this reason. All earlier ones that clients
+    /// The `BGSAVE` with this number has failed for this reason. All earlier `BGSAVE`s that clients
     /// still wait for have failed, too.
     Failed(u64, String),
     /// Pinned snapshots must be given up, for this reason.
@@ -157,10 +158,10 @@ pub(crate) struct Snapshots {
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
     /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// Whether the scheduled or running `BGSAVE` was not asked for by a client, but preserves the
-    /// effect of a flush.
+    /// Whether the scheduled or running `BGSAVE` preserves the effect of a flush, and no client has
+    /// asked for it.
     pub(crate) is_of_flush: bool,
-    /// Clients that have pinned a slot, each with this slot. A pinned slot is not overwritten.
+    /// Clients that have pinned a slot, each with its slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,
     /// Number of writes that had to wait because a snapshot held too much memory.
     pub(crate) waits: u64,
@@ -168,8 +169,8 @@ pub(crate) struct Snapshots {
     pub(crate) step_max: Duration,
     /// Checks of the snapshots on the volume.
     pub(crate) checks: Checks,
-    /// As `step_max`, but in CPU time, which does not include the time in which the thread did not
-    /// run.
+    /// Like `step_max`, but in CPU time, which does not include the time in which the thread did
+    /// not run.
     pub(crate) step_cpu_max: Duration,
     /// Number of keys in the snapshot that was loaded by recovery.
     pub(crate) loaded_keys: usize,

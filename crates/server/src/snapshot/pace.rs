@@ -1,6 +1,7 @@
 //! The rate at which a snapshot goes through the data set. While commands are served, it is
 //! `snapshot-rate`, so that the snapshot takes a small share of the cores and of the device. There
-//! is no limit if nobody would notice the load, or if a late snapshot would do more harm.
+//! is no limit if nobody would notice the load, or if a late snapshot would do more harm than the
+//! load.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,11 @@ const QUIET_LOOKS: u32 = 5;
 /// spent on pauses.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The snapshot loses time while other threads run on its core. It makes up for at most this much
-/// of the lost time.
+/// lost time.
 ///
 /// The snapshot makes up for lost time in a burst. During the burst, other threads wait longer for
 /// this core. With a limit of 50 ms, the p99.9 latency of SET under `appendfsync always` was twice
-/// as long.
+/// as long as with this limit.
 const CREDIT_MAX: Duration = Duration::from_millis(5);
 
 /// Cost of a byte written, relative to a byte of keys and values. The cost is above 1 because a log
@@ -31,10 +32,10 @@ const CREDIT_MAX: Duration = Duration::from_millis(5);
 /// and 0.83 at this cost.
 const WRITTEN_COST: f64 = 1.25;
 
-/// The cost of a piece of `size` bytes of keys and values, in bytes of the rate. It is the cost of
-/// these bytes, or the cost of the bytes that are written for the piece, whichever is higher. The
-/// number of bytes that are written is estimated from the snapshot so far: `payload` bytes of keys
-/// and values became `written` bytes on the device.
+/// The cost of a piece of `size` bytes of keys and values, in bytes that count against the rate. It
+/// is the cost of these bytes, or the cost of the bytes that are written for the piece, whichever
+/// is higher. The number of bytes that are written is estimated from the snapshot so far: `payload`
+/// bytes of keys and values became `written` bytes on the device.
 pub(super) fn cost(size: u64, payload: u64, written: u64) -> u64 {
     let per_byte = WRITTEN_COST * written as f64 / payload.max(1) as f64;
     (size as f64 * per_byte.max(1.0)) as u64
@@ -51,8 +52,8 @@ pub(crate) struct Traffic {
 impl Traffic {
     /// Starts without traffic. `commands` is the number of commands that were served until `now`.
     pub(crate) fn new(now: Instant, commands: u64) -> Self {
-        // A first sample without traffic is still needed, because the snapshot may have been
-        // requested amid traffic.
+        // One more sample without traffic is needed before the traffic counts as ended, because the
+        // snapshot may have been requested amid traffic.
         Self { looked_at: now, commands, quiet_looks: QUIET_LOOKS - 1 }
     }
 
@@ -142,18 +143,21 @@ mod tests {
             // The work itself takes a part of the time that the rate allows.
             now += Duration::from_micros(50);
             if let Some(rest) = pace.pause_after(now, 64_000, 100_000_000) {
-                assert!(rest < 10 * MS, "{rest:?} at once");
+                assert!(rest < 10 * MS, "a single pause lasts {rest:?}");
                 now += rest;
             }
         }
         let took = now - begin;
-        assert!((990 * MS..1010 * MS).contains(&took), "{took:?} for a second's worth");
+        assert!((990 * MS..1010 * MS).contains(&took), "one second's work took {took:?}");
 
         now += Duration::from_secs(10);
         assert_eq!(pace.take_lost(), Duration::ZERO);
         let rests: Vec<_> = (0..15).map(|_| pace.pause_after(now, 100_000, 100_000_000)).collect();
         let first = rests.iter().position(Option::is_some).unwrap();
-        assert_eq!(first, 5, "after 5 ms of credit and a pause of 1 ms: {rests:?}");
+        assert_eq!(
+            first, 5,
+            "the first pause must come after 5 ms of credit and 1 ms more: {rests:?}"
+        );
         let lost = pace.take_lost();
         assert!((9990 * MS..10_000 * MS).contains(&lost), "{lost:?}");
     }
@@ -168,7 +172,7 @@ mod tests {
             now += pace.pause_after(now, 100_000, 100_000_000 + piece % 2).unwrap_or_default();
         }
         let took = now - begin;
-        assert!((990 * MS..1010 * MS).contains(&took), "{took:?} for a second's worth");
+        assert!((990 * MS..1010 * MS).contains(&took), "one second's work took {took:?}");
         now += Duration::from_secs(10);
         pace.pause_after(now, 100_000, 100_000_000);
         pace.pause_after(now, 100_000, 100_000_001);
@@ -192,7 +196,11 @@ mod tests {
         assert_eq!(pace.pause_after(begin, 3000, 1), Some(5000 * 1000 * MS));
         assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(7 * MS));
         assert_eq!(pace.pause_after(begin, 1 << 40, 0), None);
-        assert_eq!(pace.pause_after(begin, 2000, 1_000_000), Some(2 * MS), "no pause was left");
+        assert_eq!(
+            pace.pause_after(begin, 2000, 1_000_000),
+            Some(2 * MS),
+            "a pause is left over from the previous rate"
+        );
     }
 
     #[test]
@@ -203,9 +211,12 @@ mod tests {
         assert!(!traffic.is_served(begin + 20 * MS, 1009), "9 commands are not traffic");
         assert!(!traffic.is_served(begin + 30 * MS, 2000), "no sample is due");
         assert!(traffic.is_served(begin + 40 * MS, 2000));
-        assert!(traffic.is_served(begin + 140 * MS, 2050), "10 in 20 ms");
+        assert!(traffic.is_served(begin + 140 * MS, 2050), "10 commands in 20 ms are traffic");
         for look in 0..4 {
-            assert!(traffic.is_served(begin + (240 + 20 * look) * MS, 2099), "a pause, at {look}");
+            assert!(
+                traffic.is_served(begin + (240 + 20 * look) * MS, 2099),
+                "sample {look} of a pause ended the traffic"
+            );
         }
         assert!(traffic.is_served(begin + 319 * MS, 2099));
         assert!(!traffic.is_served(begin + 320 * MS, 2099));

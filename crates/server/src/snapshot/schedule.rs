@@ -28,7 +28,7 @@ pub(crate) fn save_points(text: &str) -> Vec<SavePoint> {
         .collect()
 }
 
-/// What decides on a rewrite of the log: `auto-aof-rewrite-percentage`,
+/// The values that decide whether the log is rewritten: `auto-aof-rewrite-percentage`,
 /// `auto-aof-rewrite-min-size`, and the room on the volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RewriteRule {
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn a_rewrite_is_due_when_the_log_has_doubled_and_is_not_small() {
         let rule = RewriteRule { percentage: 100, size_min: 64 * MB, room: 1024 * MB };
-        assert!(!rule.is_due(0, 64 * MB), "small");
-        assert!(rule.is_due(0, 65 * MB), "no snapshot yet");
+        assert!(!rule.is_due(0, 64 * MB), "a log of 64 MB is too small");
+        assert!(rule.is_due(0, 65 * MB), "a larger log without a snapshot must be rewritten");
         assert!(!rule.is_due(50 * MB, 49 * MB));
         assert!(rule.is_due(50 * MB, 50 * MB));
         assert!(!RewriteRule { percentage: 0, ..rule }.is_due(1, 1 << 40));
@@ -113,8 +113,14 @@ mod tests {
         assert!(rule.is_urgent(800 * MB, 800 * MB, false));
         assert_eq!(rule.room_at_ease(700 * MB), 50 * MB);
         assert_eq!(rule.room_at_ease(800 * MB), 0);
-        assert!(!rule.is_urgent(800 * MB, 50 * MB, false), "it would gain little");
-        assert!(rule.is_urgent(100 * MB, 50 * MB, true), "the volume is full");
+        assert!(
+            !rule.is_urgent(800 * MB, 50 * MB, false),
+            "a snapshot that gains little room is not urgent"
+        );
+        assert!(
+            rule.is_urgent(100 * MB, 50 * MB, true),
+            "on a full volume, a snapshot that gains room is urgent"
+        );
         assert!(!rule.is_urgent(100 * MB, 0, true));
     }
 }

@@ -183,8 +183,8 @@ impl SnapshotThread {
             return true;
         }
         self.shared.is_wake_wanted.store(true, Ordering::SeqCst);
-        // The snapshot thread may have caught up before the flag was set. If so, it does not wake
-        // anybody.
+        // The snapshot thread may have caught up before the flag was set. In that case, it wakes
+        // nobody, so the size is read once more.
         self.shared.waiting_size.load(Ordering::SeqCst) < WAITING_SIZE_MIN
     }
 
@@ -256,7 +256,7 @@ impl SnapshotThread {
         self.shared.checked.load(Ordering::Relaxed)
     }
 
-    /// Clears the wake-up of the command thread.
+    /// Makes the descriptor that woke the command thread unreadable again.
     pub(crate) fn woken(&self) {
         self.waker.woken();
     }
@@ -268,7 +268,8 @@ impl SnapshotThread {
 
 impl Drop for SnapshotThread {
     fn drop(&mut self) {
-        // Entries that are still queued are dropped and not written.
+        // A new round makes the thread drop the entries that are still queued, instead of writing
+        // them.
         self.shared.round.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -163,11 +163,20 @@ mod tests {
     fn only_much_time_lost_to_others_on_the_core_is_hunger() {
         const MS: Duration = Duration::from_millis(1);
         let mut hunger = Starvation::new();
-        assert!(!hunger.count(25 * MS, 100 * MS, 60 * MS), "lost a quarter");
-        assert!(!hunger.count(25 * MS, 50 * MS, 10 * MS), "lost to something else");
+        assert!(
+            !hunger.count(25 * MS, 100 * MS, 60 * MS),
+            "a loss of a quarter of the time does not count"
+        );
+        assert!(
+            !hunger.count(25 * MS, 50 * MS, 10 * MS),
+            "the time was not lost to waiting for a core"
+        );
         assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));
-        assert_eq!(hunger.total, 40 * MS, "since the last small loss");
-        assert!(!hunger.count(25 * MS, 1000 * MS, 500 * MS), "lost only a fortieth");
+        assert_eq!(hunger.total, 40 * MS, "all samples since the last small loss count");
+        assert!(
+            !hunger.count(25 * MS, 1000 * MS, 500 * MS),
+            "a loss of a fortieth of the time does not count"
+        );
         assert_eq!(hunger.total, Duration::ZERO);
     }
 }

@@ -126,8 +126,8 @@ impl Worker {
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the time that was lost since the last call, for any reason, and will not be made up
-    /// for.
+    /// Takes the time that the work has lost since the last call, for any reason, and will not make
+    /// up for.
     pub(super) fn take_lost(&mut self) -> Duration {
         self.pace.take_lost()
     }
@@ -325,9 +325,15 @@ mod tests {
         let (writer, sizes) = (WriterOptions::default(), Vec::new());
         orders.send(Order::Begin { plan, options, writer, sizes, round: 1 }).unwrap();
         orders.send(Order::Finish).unwrap();
-        assert!(worker.work(|worker| worker.is_paced()), "the nice thread lends the work");
-        assert!(worker.work(|worker| !worker.is_paced()), "the idle thread gives the work back");
-        assert!(answers.try_recv().is_err(), "the end is left to the nice thread");
+        assert!(worker.work(|worker| worker.is_paced()), "the nice thread must lend the work");
+        assert!(
+            worker.work(|worker| !worker.is_paced()),
+            "the idle thread must give the work back"
+        );
+        assert!(
+            answers.try_recv().is_err(),
+            "the idle thread must leave the end to the nice thread"
+        );
         drop(orders);
         assert!(!worker.work(|worker| worker.is_paced()));
         assert!(matches!(answers.try_recv(), Ok((1, Answer::Written(..)))));

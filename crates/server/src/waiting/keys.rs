@@ -3,7 +3,7 @@
 //! Keys are named by their hashes, which have 64 bits and are made with a secret of the keyspace.
 //! If two keys had the same hash, their clients would stand in one line. Even then, no client would
 //! be served from a key that it has not named. But a client might not be woken while a client
-//! before it waits for the other key.
+//! before it in the line waits for the other key.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,15 +68,15 @@ pub(crate) type KeyName = (DbIndex, u64);
 /// ticket.
 type Place = (KeyName, u8, Ticket);
 
-/// Bytes of memory that a place takes in the tree of all places. This allows for nodes that are not
-/// full.
+/// Bytes of memory that a place takes in the tree of all places. The number allows for nodes that
+/// are not full.
 pub(super) const PLACE_MEMORY: usize = 64;
 
 /// Keys that have become ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     Key(KeyName),
-    /// All keys of a database from this hash on. They are looked at one by one.
+    /// All keys of a database from this hash on. The keys are searched one by one.
     Db(DbIndex, u64),
 }
 
@@ -92,16 +92,16 @@ pub(crate) struct BlockingKeys {
     /// Keys whose clients are to be served, in the order in which the keys became ready.
     ready: VecDeque<Ready>,
     is_ready: BTreeSet<KeyName>,
-    /// The databases in `ready`. A database is listed at most twice: once if it is being looked
-    /// through, and once more if it was swapped in after that began. This list exists because
-    /// `ready` may be too long for every write to search it.
+    /// The databases in `ready`. A database is listed at most twice: once if it is being searched,
+    /// and once more if it was swapped in after the search began. This list exists because `ready`
+    /// may be too long for every write to search it.
     ready_dbs: Vec<(DbIndex, u64)>,
     /// The key whose clients are being served.
     serving: Option<KeyName>,
     /// Whether there are ready keys, or clients are being served. This is a field of its own,
-    /// because every command looks at it.
+    /// because every command reads it.
     has_ready: bool,
-    /// The turn in which clients were served last, and how many clients were served in it.
+    /// The turn in which clients were served last, and how many clients were served in that turn.
     served: (u64, usize),
 }
 
@@ -188,8 +188,8 @@ impl BlockingKeys {
             match touched {
                 Touched::Key { db, hash, key } => {
                     let name = (db, hash);
-                    // The key that is being served is looked at after each client in any case. As
-                    // in Redis, the key does not go to the end of the queue if something is left in
+                    // The key that is being served is checked after each client anyway. As in
+                    // Redis, the key does not go to the end of the queue if elements are left in
                     // it.
                     let is_served = self.serving == Some(name) && !is_planted("served-is-ready");
                     if is_served || !self.is_waited_for(name) || self.is_ready.contains(&name) {
@@ -211,7 +211,7 @@ impl BlockingKeys {
         }
     }
 
-    /// Notes all keys of a database that somebody waits for.
+    /// Notes as ready all keys of a database that somebody waits for.
     fn note_all_ready(&mut self, db: DbIndex) {
         if self.next_in_db(db, 0).is_some() && !self.ready_dbs.contains(&(db, 0)) {
             self.ready.push_back(Ready::Db(db, 0));
@@ -238,7 +238,7 @@ impl BlockingKeys {
     }
 
     /// Whether clients that are still to be served may write to a key. It does not matter which
-    /// keys these clients wait for, because somebody else may first move an element to those keys.
+    /// keys these clients wait for, because another client may first move an element to those keys.
     pub(crate) fn may_be_moved_to(&self, key: KeyName) -> bool {
         self.has_ready && self.destinations.contains_key(&key) && !is_planted("moved-to-free")
     }
@@ -286,9 +286,8 @@ impl BlockingKeys {
                     self.ready_dbs.retain(|ready| *ready != (db, from));
                     self.next_in_db(db, from).map(|hash| {
                         if let Some(from) = hash.checked_add(1) {
-                            // The rest of the database goes to the end of the queue, so that
-                            // other ready keys do not wait until the whole database was looked
-                            // through.
+                            // The rest of the database goes to the end of the queue, so that other
+                            // ready keys need not wait until the whole database was searched.
                             if is_planted("db-first") {
                                 self.ready.push_front(Ready::Db(db, from));
                             } else {
@@ -323,9 +322,9 @@ impl BlockingKeys {
     /// Checks that the counts are right. Panics otherwise.
     pub(crate) fn check(&self) {
         let keys: BTreeSet<KeyName> = self.waiters.keys().map(|(key, ..)| *key).collect();
-        assert_eq!(keys.len(), self.key_count, "the count of keys is right");
+        assert_eq!(keys.len(), self.key_count, "the count of keys is wrong");
         let is_used = |count: &usize| (1..=self.waiters.len()).contains(count);
-        assert!(self.destinations.values().all(is_used), "who moves something to a key waits");
+        assert!(self.destinations.values().all(is_used), "a destination must have waiting clients");
         let mut dbs = self.ready_dbs.clone();
         let mut count = 0;
         for ready in &self.ready {
@@ -333,14 +332,14 @@ impl BlockingKeys {
                 Ready::Key(_) => count += 1,
                 Ready::Db(db, from) => {
                     let at = dbs.iter().position(|listed| *listed == (db, from));
-                    dbs.swap_remove(at.expect("the databases in the queue are listed"));
+                    dbs.swap_remove(at.expect("each database in the queue is in `ready_dbs`"));
                 }
             }
         }
-        assert_eq!(dbs, [], "no other databases are listed");
-        assert_eq!(count, self.is_ready.len(), "a key is ready once");
+        assert_eq!(dbs, [], "a database in `ready_dbs` is not in the queue");
+        assert_eq!(count, self.is_ready.len(), "each ready key must be in the queue exactly once");
         let has_ready = self.serving.is_some() || !self.ready.is_empty();
-        assert_eq!(self.has_ready, has_ready, "it is known whether keys are ready");
+        assert_eq!(self.has_ready, has_ready, "`has_ready` is wrong");
     }
 }
 
@@ -371,7 +370,11 @@ mod tests {
         let mut lines = BlockingKeys::default();
         let conn = |index| ConnId { index, generation: 0 };
         let (one, two) = (wanted(&keyspace, &["a", "b", "a"]), wanted(&keyspace, &["b"]));
-        assert_eq!(one.index_of(keyspace.hash(b"a")), Some(1), "the first argument that names it");
+        assert_eq!(
+            one.index_of(keyspace.hash(b"a")),
+            Some(1),
+            "the first argument that names the key must count"
+        );
         assert_eq!(one.index_of(keyspace.hash(b"c")), None);
         lines.enter(conn(1), DbIndex(0), &one, Ticket(7));
         lines.enter(conn(2), DbIndex(0), &two, Ticket(3));
@@ -379,9 +382,13 @@ mod tests {
         assert_eq!(lines.key_count(), 3);
         let key = (DbIndex(0), keyspace.hash(b"b"));
         let next = |lines: &BlockingKeys, after| lines.next_waiter(key, ValueType::List, after);
-        assert_eq!(next(&lines, Ticket(0)), Some((Ticket(3), conn(2))), "in the order of tickets");
+        assert_eq!(
+            next(&lines, Ticket(0)),
+            Some((Ticket(3), conn(2))),
+            "the earlier ticket must come first"
+        );
         assert_eq!(next(&lines, Ticket(3)), Some((Ticket(7), conn(1))));
-        assert_eq!(next(&lines, Ticket(7)), None, "the other database has a line of its own");
+        assert_eq!(next(&lines, Ticket(7)), None, "a client of the other database is in this line");
         lines.leave(DbIndex(0), &two, Ticket(3));
         lines.check();
         assert_eq!(lines.key_count(), 3);
@@ -399,7 +406,7 @@ mod tests {
             lines.note_ready(key);
         }
         assert_eq!(lines.next_ready(), Some(b));
-        assert_eq!(lines.next_ready(), Some(b), "until its clients are served");
+        assert_eq!(lines.next_ready(), Some(b), "the key must be served until `served` is called");
         lines.note_ready(b);
         assert!(lines.is_taken(a) && lines.is_taken(b));
         assert!(lines.has_ready_in(DbIndex(0)) && !lines.has_ready_in(DbIndex(1)));
@@ -431,10 +438,14 @@ mod tests {
         };
         assert_eq!(taken(&lines), [true, true, true]);
         assert!(lines.has_ready_in(DbIndex(0)) && !lines.has_ready_in(DbIndex(1)));
-        assert!(!lines.is_taken((DbIndex(1), hashes[2])), "of another database");
+        assert!(!lines.is_taken((DbIndex(1), hashes[2])), "a key of another database is taken");
         for left in [[true, true, true], [false, true, true], [false, false, true]] {
             assert!(lines.next_ready().is_some());
-            assert_eq!(taken(&lines), left, "the served key and the keys after it");
+            assert_eq!(
+                taken(&lines),
+                left,
+                "only the served key and the keys after it must be taken"
+            );
             lines.served();
             lines.check();
         }

@@ -12,16 +12,19 @@ fn who_has_gone_takes_nothing() {
         let mut waiters = Waiters::of(server);
         for (is_half, is_stuffed) in [(false, false), (true, false), (false, true)] {
             let connected = |waiters: &mut Waiters<'_>, count: &str| {
-                until(&format!("the end was not noticed: {is_half} {is_stuffed}"), || {
-                    info(&mut waiters.observer, "connected_clients") == count
-                });
+                until(
+                    &format!(
+                        "a client's end was not noticed (half-closed: {is_half}, unread requests: {is_stuffed})"
+                    ),
+                    || info(&mut waiters.observer, "connected_clients") == count,
+                );
             };
             connected(&mut waiters, "1");
             let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
             let mut next = waiters.join(&["BLPOP", "k", "0"]);
             if is_stuffed {
-                // Far more bytes than the server reads ahead from a client that does not wait for
-                // keys, and more than the socket's buffers hold.
+                // These are far more bytes than the server reads ahead from a client that does not
+                // wait for keys, and more than the socket's buffers hold.
                 waiter.send_bytes(&b"PING\r\n".repeat(1_780_000));
             }
             if is_half {
@@ -33,7 +36,7 @@ fn who_has_gone_takes_nothing() {
             waiters.leave(1);
             assert_eq!(waiters.call(&["RPUSH", "k", "v", "w"]), integer(2));
             waiters.served(&mut next, &popped("k", "v"));
-            assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the other element is left");
+            assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the second element must be left");
             assert_eq!(waiters.call(&["EXISTS", "taken"]), integer(0));
             assert_eq!(waiters.call(&["DEL", "k"]), integer(1));
         }
@@ -73,7 +76,11 @@ fn a_wait_is_ended_by_another_client() {
             waiters.served(&mut client, reply);
             assert_eq!(waiters.call(&unblock), integer(0));
             assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
-            assert_eq!(waiters.call(&["LPOP", "k"]), "$1\r\nv\r\n", "it no longer waits");
+            assert_eq!(
+                waiters.call(&["LPOP", "k"]),
+                "$1\r\nv\r\n",
+                "a client that no longer waits took the element"
+            );
         }
         let line = waiters.call(&["CLIENT", "LIST", "ID", &id]);
         assert!(line.contains(" flags=N "), "{line}");
@@ -98,7 +105,9 @@ fn who_waits_is_not_idle() {
         let mut idle = server.connect();
         assert_eq!(idle.call(&["PING"]), "+PONG\r\n");
         // The observer keeps sending requests, so it is not idle.
-        until("the idle client stays", || info(&mut waiters.observer, "connected_clients") == "2");
+        until("the idle client is still connected", || {
+            info(&mut waiters.observer, "connected_clients") == "2"
+        });
         assert_eq!(idle.read_to_end(), b"");
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         waiters.served(&mut waiter, &popped("k", "v"));
@@ -199,7 +208,7 @@ fn who_is_late_when_its_request_runs_again_gets_nothing() {
         let mut waiter = waiters.join(&["BLMOVE", "k", "d", "LEFT", "RIGHT", "0.3"]);
         let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
         waiters.exec(&[&["RPUSH", "k", "v"], &["PEXPIRE", "k", "1"], &pause]);
-        until("it does not expire", || waiters.call(&["EXISTS", "k"]) == integer(0));
+        until("the key does not expire", || waiters.call(&["EXISTS", "k"]) == integer(0));
         let mut sleeper = server.connect();
         sleeper.send(&["DEBUG", "SLEEP", "0.5"]);
         assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
@@ -232,7 +241,7 @@ fn the_deadline_stays_when_a_request_runs_again() {
         let mut second = server.connect();
         second.send(&["BLPOP", "other", "1.25"]);
         assert_eq!(second.read(), NOTHING.as_bytes());
-        assert!(!first.is_silent(), "the first deadline was earlier");
+        assert!(!first.is_silent(), "the client with the earlier deadline has no reply");
         waiters.served(&mut first, NOTHING);
     });
 }
@@ -270,10 +279,14 @@ fn as_many_clients_go_as_take_too_much() {
             assert_eq!(client.call(&["SET", "k", &"v".repeat(50_000)]), "+QUEUED\r\n");
         }
         assert_eq!(observer.call(&["CONFIG", "SET", "maxmemory-clients", "400kb"]), "+OK\r\n");
-        until("too few were evicted", || {
+        until("too few clients were evicted", || {
             info(&mut observer, "evicted_clients").parse::<usize>().unwrap() > 90
         });
-        assert_eq!(observer.call(&["PING"]), "+PONG\r\n", "the observer is the smallest");
+        assert_eq!(
+            observer.call(&["PING"]),
+            "+PONG\r\n",
+            "the observer is the smallest client and must stay"
+        );
         let memory = info(&mut observer, "mem_clients_normal").parse::<u64>().unwrap();
         assert!(memory < 400 << 10, "{memory}");
     });
@@ -288,7 +301,7 @@ fn many_clients_are_killed_in_several_turns() {
             client.send(&["BLPOP", "k", "0"]);
         }
         waiters.count = doomed.len();
-        waiters.see("they do not wait");
+        waiters.see("not all clients wait");
         assert_eq!(waiters.call(&["CLIENT", "KILL", "TYPE", "normal"]), integer(300));
         waiters.leave(300);
         assert_eq!(info(&mut waiters.observer, "connected_clients"), "1");

@@ -70,7 +70,7 @@ fn other_types_and_other_keys_serve_nobody() {
         ];
         for other in others {
             assert!(!waiters.call(other).starts_with('-'), "{other:?}");
-            waiters.see("somebody was served");
+            waiters.see("the client no longer waits");
         }
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         waiters.served(&mut waiter, &popped("k", "v"));
@@ -85,7 +85,7 @@ fn who_is_woken_for_another_type_goes_on_waiting() {
         let mut waiter = waiters.join(&["BLPOP", "k", "0"]);
         let replies = waiters.exec(&[&["RPUSH", "k", "v"], &["DEL", "k"], &["SET", "k", "s"]]);
         assert_eq!(replies, "*3\r\n:1\r\n:1\r\n+OK\r\n");
-        waiters.see("it does not wait any more");
+        waiters.see("the client no longer waits");
         assert!(waiter.is_silent());
         assert_eq!(waiters.call(&["DEL", "k"]), integer(1));
         assert_eq!(waiters.call(&["RPUSH", "k", "w"]), integer(1));
@@ -160,7 +160,7 @@ fn who_waits_for_several_keys_is_served_once() {
             waiters.call(&["INFO", "clients"]).matches("total_blocking_keys:3\r").count(),
             1
         );
-        // A key that now holds another type does not hinder the others.
+        // If one key holds another type, the client is still served from its other keys.
         assert_eq!(waiters.call(&["SET", "a", "s"]), "+OK\r\n");
         assert_eq!(waiters.call(&["RPUSH", "c", "1", "2"]), integer(2));
         waiters.served(&mut waiter, &popped("c", "1"));
@@ -202,7 +202,7 @@ fn each_command_takes_what_it_names() {
             assert_eq!(waiters.call(&["RPUSH", "k", "1", "2", "3"]), integer(3));
             waiters.served(&mut waiter, reply);
             assert_eq!(waiters.call(&["LRANGE", "k", "0", "-1"]), left, "{request:?}");
-            // If the key already holds something, the client does not wait.
+            // If the key already holds a list, the client does not wait.
             assert_eq!(waiters.call(&["FLUSHALL"]), "+OK\r\n");
             assert_eq!(waiters.call(&["RPUSH", "k", "1", "2", "3"]), integer(3));
             assert_eq!(waiters.call(request), reply, "{request:?}");
@@ -243,7 +243,7 @@ fn nobody_waits_in_a_transaction() {
     });
 }
 
-/// The client that pushes an element watches the key to which the element is then moved.
+/// The client that pushes an element watches the key to which the waiting client moves the element.
 #[test]
 fn what_is_served_beside_a_client_concerns_what_it_watches() {
     serving("", |server| {
@@ -264,11 +264,12 @@ fn a_request_of_any_form_waits_and_what_follows_it_waits_too() {
         waiter.send_bytes(b"BLPOP k 0\r\nPING\r\nBRPOP k l 0\r\nPING\r\n");
         waiters.one_more_waits();
         assert!(waiter.is_silent());
-        // The client waits again, so the count of clients that wait does not change.
+        // After the push, the client soon waits again, so the count of waiting clients stays the
+        // same.
         assert_eq!(waiters.call(&["RPUSH", "k", "1"]), integer(1));
         assert_eq!(waiter.read(), popped("k", "1").as_bytes());
         assert_eq!(waiter.read(), b"+PONG\r\n");
-        waiters.see("it does not wait again");
+        waiters.see("the client does not wait again");
         assert_eq!(waiters.call(&["RPUSH", "l", "2"]), integer(1));
         waiters.served(&mut waiter, &popped("l", "2"));
         assert_eq!(waiter.read(), b"+PONG\r\n");

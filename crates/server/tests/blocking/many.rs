@@ -39,7 +39,7 @@ fn what_is_moved_goes_on_to_who_waits_for_it_there() {
         }
         waiters.served(&mut four, &popped("a", "v"));
         assert_eq!(waiters.call(&["DBSIZE"]), integer(0));
-        // If the first client moves the element to the same list again, the next client is served,
+        // If the first client moves the element back to the same list, the next client is served,
         // too.
         let mut turner = waiters.join(&["BLMOVE", "k", "k", "LEFT", "RIGHT", "0"]);
         let mut taker = waiters.join(&["BLPOP", "k", "0"]);
@@ -61,7 +61,7 @@ fn nobody_overtakes_clients_who_are_still_to_be_served() {
             client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]);
         }
         waiters.count = COUNT;
-        waiters.see("they do not wait");
+        waiters.see("not all clients wait");
         let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
         let push = ["RPUSH", "k"].into_iter().chain(elements.iter().map(String::as_str));
         let push: Vec<&str> = push.collect();
@@ -88,7 +88,7 @@ fn nobody_overtakes_clients_who_are_still_to_be_served() {
         got.sort();
         let mut all: Vec<String> = elements.iter().map(|element| bulk(element)).collect();
         all.sort();
-        assert_eq!(got, all, "each element goes to one client");
+        assert_eq!(got, all, "each element must go to one client");
         waiters.leave(COUNT);
         assert_eq!(waiters.call(&["LLEN", "d"]), integer(COUNT as i64));
     });
@@ -119,7 +119,7 @@ fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
                 client.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0"]);
                 waiters.count += 1;
             }
-            waiters.see("they do not wait");
+            waiters.see("not all clients wait");
             let mut pusher = server.connect();
             send_all(&mut pusher, &[&[&push[..]], requests].concat());
             assert_eq!(pusher.read(), integer(COUNT as i64).as_bytes());
@@ -137,7 +137,7 @@ fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
     });
 }
 
-/// A key that is being served does not go to the end of the queue because something is left in it.
+/// A key that is being served does not go to the end of the queue because elements are left in it.
 #[test]
 fn what_is_left_of_a_key_is_not_served_anew() {
     serving("", |server| {
@@ -169,7 +169,7 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
             client.send(&["BLPOP", key, "0"]);
         }
         waiters.count = COUNT;
-        waiters.see("they do not wait");
+        waiters.see("not all clients wait");
         let mut pusher = server.connect();
         assert_eq!(pusher.call(&["SELECT", "1"]), "+OK\r\n");
         // Every third key exists in the other database.
@@ -183,7 +183,7 @@ fn all_keys_that_are_swapped_in_serve_who_waits_for_them() {
         for (client, key) in clients.iter_mut().zip(&keys).step_by(3) {
             waiters.served(client, &popped(key, "v"));
         }
-        waiters.see("wrong clients were served");
+        waiters.see("the number of clients that still wait is wrong");
     });
 }
 
@@ -201,7 +201,7 @@ fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
             mover.send(&["BLMOVE", from, to, "LEFT", "RIGHT", "0"]);
         }
         waiters.count = 2 * COUNT;
-        waiters.see("they do not wait");
+        waiters.see("not all clients wait");
         let elements: Vec<String> = (0..COUNT).map(|number| number.to_string()).collect();
         let mut push = vec!["RPUSH", "a"];
         push.extend(elements.iter().map(String::as_str));
@@ -216,8 +216,8 @@ fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
     });
 }
 
-/// The last turn has left some clients to be served later. A client asks for the key to which the
-/// last of these clients will move an element.
+/// A turn has left some clients to be served later. A client asks for the key to which the last of
+/// these clients will move an element.
 #[test]
 fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     serving("enable-debug-command yes", |server| {
@@ -243,8 +243,8 @@ fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     });
 }
 
-/// The clients' time is up before they are served, because more clients wait than two turns serve.
-/// They do not give up, because their elements were there in time.
+/// The clients' time is up before all are served: a request keeps the server busy, and more clients
+/// wait than two turns serve. No client gives up, because the elements were there in time.
 #[test]
 fn nobody_gives_up_who_is_still_to_be_served() {
     serving("enable-debug-command yes", |server| {
@@ -254,7 +254,7 @@ fn nobody_gives_up_who_is_still_to_be_served() {
 }
 
 /// Makes clients wait for up to `seconds` seconds, pushes elements for all of them, and then keeps
-/// the server busy for longer than that. Returns `false` if it took too long until all clients
+/// the server busy for longer than this time. Returns `false` if it took too long until all clients
 /// waited.
 fn all_are_served_late(server: &Running, seconds: u64) -> bool {
     const COUNT: usize = 600;
@@ -267,7 +267,7 @@ fn all_are_served_late(server: &Running, seconds: u64) -> bool {
     while info(&mut waiters.observer, "blocked_clients") != COUNT.to_string() {
         if began.elapsed() > Duration::from_secs(seconds) / 2 {
             drop(clients);
-            waiters.see("they still wait");
+            waiters.see("clients that have disconnected still wait");
             return false;
         }
     }
@@ -307,7 +307,10 @@ fn who_waits_for_many_keys_takes_more_memory() {
             waiters.leave(1);
             memory
         });
-        assert!(many > same + 40 * COUNT, "{many} and {same} bytes");
+        assert!(
+            many > same + 40 * COUNT,
+            "different keys take {many} bytes, equal keys take {same}"
+        );
     });
 }
 
@@ -317,7 +320,8 @@ fn deadlines_pass_in_the_order_of_time() {
         let mut waiters = Waiters::of(server);
         let mut never = waiters.join(&["BLMPOP", "0", "1", "k", "LEFT"]);
         let mut late = waiters.join(&["BLPOP", "k", "l", "2"]);
-        // This client is not watched, because it may give up before an observer can see it wait.
+        // The observer does not look for this client, because the client may give up before the
+        // observer can see it wait.
         let mut soon = server.connect();
         soon.send(&["BLMOVE", "k", "d", "LEFT", "LEFT", "0.02"]);
         assert_eq!(soon.read(), NOTHING.as_bytes());

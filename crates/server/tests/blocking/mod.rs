@@ -15,7 +15,7 @@ use crate::undurable::send_all;
 /// The reply to a request that has found nothing.
 const NOTHING: &str = "*-1\r\n";
 
-/// The reply of `BLPOP`: a key, and an element of the list there.
+/// The reply of `BLPOP`: a key, and an element of the key's list.
 fn popped(key: &str, element: &str) -> String {
     format!("*2\r\n${}\r\n{key}\r\n${}\r\n{element}\r\n", key.len(), element.len())
 }
@@ -55,13 +55,13 @@ impl<'a> Waiters<'a> {
 
     fn one_more_waits(&mut self) {
         self.count += 1;
-        self.see("it does not wait");
+        self.see("the client does not wait");
     }
 
     /// Waits until `count` of the clients have stopped waiting.
     fn leave(&mut self, count: usize) {
         self.count -= count;
-        self.see("it still waits");
+        self.see("a client still waits");
     }
 
     fn see(&mut self, what: &str) {

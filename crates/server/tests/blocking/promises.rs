@@ -1,4 +1,4 @@
-//! What is promised by the reply to a client that has waited.
+//! What the reply to a client that has waited promises.
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ fn both_hear_of_what_was_handed_over_when_it_is_durable() {
         pusher.send(&["RPUSH", "k", "v"]);
         world.wait_until_run("pusher", "rpush");
         waits(world, "0");
-        assert!(pusher.is_silent(), "the push is not durable");
-        assert!(waiter.is_silent(), "the element may come back");
+        assert!(pusher.is_silent(), "a reply was sent before the push was durable");
+        assert!(waiter.is_silent(), "an element was sent that may come back");
         world.open();
         assert_eq!(pusher.read(), integer(1).as_bytes());
         assert_eq!(waiter.read(), popped("k", "v").as_bytes());
@@ -46,7 +46,7 @@ fn that_nothing_came_waits_for_who_has_taken_it() {
         world.wait_until_run("waiter", "blpop");
         waits(world, "0");
         world.wait_until_run("waiter", "blpop");
-        assert!(waiter.is_silent(), "the list's deletion is not durable");
+        assert!(waiter.is_silent(), "a reply was sent before the list's deletion was durable");
         world.open();
         assert_eq!(other.read(), integer(1).as_bytes());
         assert_eq!(other.read(), b"$1\r\nv\r\n");
@@ -104,8 +104,8 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let mut pusher = server.connect();
     pusher.send(&["RPUSH", "k", "v"]);
     until("the log did not stop", || info(&mut waiters.observer, "log_latched") == "1");
-    assert_eq!(served.read_to_end(), b"", "a reply about an element that may come back");
-    assert_eq!(pusher.read_to_end(), b"", "a reply about a push that may be lost");
+    assert_eq!(served.read_to_end(), b"", "a client got an element that may come back");
+    assert_eq!(pusher.read_to_end(), b"", "a client got a reply to a push that may be lost");
     waiters.leave(1);
     let refusal = waiters.call(&["RPUSH", "other", "v"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");

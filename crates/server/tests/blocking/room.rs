@@ -9,7 +9,8 @@ use crate::info;
 /// Size of the values that fill the log.
 const VALUE_SIZE: usize = 300_000;
 /// Size of the name of the key to which the waiting client moves the element. A log that is full of
-/// such values has no room for the record of the move, but it has room for the record of a push.
+/// values of `VALUE_SIZE` bytes has no room for the record of the move, but it has room for the
+/// record of a push.
 const NAME_SIZE: usize = 400_000;
 
 /// Runs `check` on servers whose log is never rewritten, and is written only while the gate is
@@ -26,15 +27,18 @@ fn held_back(check: impl Fn(&Running, &Gate)) {
     }
 }
 
-/// A client waits in `BLMOVE` up to `timeout` seconds and is woken, but the log has no room for its
-/// record. `end` ends the client's wait. Then the log gets room. The element must still be there.
+/// A client waits in `BLMOVE` for up to `timeout` seconds and is woken, but the log has no room for
+/// its record. `end` ends the client's wait. Then the log gets room. The element must still be
+/// there.
 fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str)) {
     held_back(|server, gate| {
         let mut waiters = Waiters::of(server);
         let mut waiter = server.connect();
         let (id, taken) = (id_of(&mut waiter), "d".repeat(NAME_SIZE));
         waiters.wait(&mut waiter, &["BLMOVE", "k", &taken, "LEFT", "RIGHT", timeout]);
-        until("it does not wait", || info(&mut waiters.observer, "total_blocking_keys") == "1");
+        until("the client does not wait", || {
+            info(&mut waiters.observer, "total_blocking_keys") == "1"
+        });
         gate.shut();
         let (mut filler, value) = (server.connect(), "v".repeat(VALUE_SIZE));
         let mut sent = 0;
@@ -44,8 +48,12 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         }
         let mut pusher = server.connect();
         pusher.send(&["RPUSH", "k", "v"]);
-        until("nothing was pushed", || waiters.call(&["LLEN", "k"]) == integer(1));
-        assert_eq!(info(&mut waiters.observer, "total_blocking_keys"), "0", "it was woken");
+        until("the element was not pushed", || waiters.call(&["LLEN", "k"]) == integer(1));
+        assert_eq!(
+            info(&mut waiters.observer, "total_blocking_keys"),
+            "0",
+            "the client was not woken"
+        );
         end(&mut waiters, waiter, &id);
         gate.open();
         // Opening the gate does not wake the server, but any turn of the server polls the log's
@@ -53,7 +61,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
         assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
         assert_eq!(pusher.read(), integer(1).as_bytes());
-        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element is still there");
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element must still be there");
         assert_eq!(waiters.call(&["EXISTS", &taken]), integer(0));
     });
 }
@@ -62,7 +70,7 @@ fn woken_without_room(timeout: &str, end: impl Fn(&mut Waiters<'_>, Client, &str
 fn who_has_gone_takes_nothing_when_there_is_room() {
     woken_without_room("0", |waiters, waiter, _| {
         drop(waiter);
-        until("the end was not noticed", || {
+        until("the server did not notice that the client has gone", || {
             info(&mut waiters.observer, "connected_clients") == "3"
         });
     });
@@ -101,7 +109,9 @@ fn who_has_gone_before_it_waits_takes_nothing() {
             assert_eq!(waiters.call(&["PING"]), "+PONG\r\n");
         }
         gate.open();
-        until("it stays connected", || info(&mut waiters.observer, "connected_clients") == "1");
+        until("the client stays connected", || {
+            info(&mut waiters.observer, "connected_clients") == "1"
+        });
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         assert_eq!(waiters.call(&["LLEN", "k"]), integer(1));
     });

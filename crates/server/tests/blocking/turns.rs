@@ -14,9 +14,11 @@ fn who_finds_nothing_when_it_runs_again_waits_in_its_place() {
         let mut second = waiters.join(&["BLPOP", "k", "0"]);
         let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
         waiters.exec(&[&["RPUSH", "k", "v"], &["PEXPIRE", "k", "5"], &pause]);
-        crate::common::until("it does not expire", || waiters.call(&["EXISTS", "k"]) == integer(0));
+        crate::common::until("the key does not expire", || {
+            waiters.call(&["EXISTS", "k"]) == integer(0)
+        });
         assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
-        waiters.see("they do not wait any more");
+        waiters.see("the clients no longer wait");
         assert_eq!(waiters.call(&["RPUSH", "k", "1", "2"]), integer(2));
         waiters.served(&mut first, &popped("k", "1"));
         waiters.served(&mut second, &popped("k", "2"));
@@ -26,7 +28,7 @@ fn who_finds_nothing_when_it_runs_again_waits_in_its_place() {
 }
 
 /// Clients that were woken, and whose commands then wait for the end of a pause, are still in a
-/// blocking command: they can be unblocked, and they give up.
+/// blocking command: they can be unblocked, and they give up at their deadlines.
 #[test]
 fn who_is_woken_in_a_pause_can_still_give_up() {
     serving("", |server| {
@@ -75,16 +77,19 @@ fn who_begins_to_wait_behind_a_pause_is_read_again() {
         };
         let sender = std::thread::spawn(move || {
             let mut bytes = encode(&[b"BLPOP", b"k", b"0"]);
-            // Far more bytes than the server reads ahead, and more than the socket's buffers hold.
+            // These are far more bytes than the server reads ahead, and more than the socket's
+            // buffers hold.
             bytes.extend_from_slice(&b"PING\r\n".repeat(4_000_000));
             client.send_bytes(&bytes);
         });
         waiters.one_more_waits();
-        until("too few bytes were read", || qbuf(&mut waiters) > 1 << 20);
+        until("the server has read too few bytes", || qbuf(&mut waiters) > 1 << 20);
         assert_eq!(waiters.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
-        until("it stays connected", || info(&mut waiters.observer, "connected_clients") == "1");
+        until("the client stays connected", || {
+            info(&mut waiters.observer, "connected_clients") == "1"
+        });
         sender.join().unwrap();
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
-        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element is still there");
+        assert_eq!(waiters.call(&["LLEN", "k"]), integer(1), "the element must still be there");
     });
 }
