@@ -15,14 +15,15 @@ run `cargo x docs`.
 `slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the format of
 `redis.conf`, then flags in the format of redis-server's. Flags override the file. Each line of the file
 has one directive: its name, then words separated by blanks. A word that contains blanks needs quotes.
-`#` begins a comment. `include FILE` reads another file at this place, or all files that match a pattern,
-as in `include conf.d/*.conf`; a pattern without a match is no error. `dir` takes effect from its line on,
-also for a later `include`. An unknown directive is refused, and the error names the nearest known one.
+`#` begins a comment. `include FILE` reads another file in place of this line, or all files that match a
+pattern, as in `include conf.d/*.conf`; a pattern without a match is no error. `dir` takes effect from its
+line on, also for a later `include`. An unknown directive is refused, and the error names the nearest known
+one.
 
 `CONFIG GET` shows the values in force. `CONFIG SET` changes them where the table says so. Sizes take
 the units of Redis: `1k` is 1000 bytes, `1kb` is 1024, and likewise with `m` and `g`.
 
-A directive that Redis 7.0 has, too, has the name and the meaning that it has there. The last column
+A directive that Redis 7.0 also has keeps the name and the meaning that it has in Redis. The last column
 lists the differences.
 ";
 
@@ -44,10 +45,10 @@ fn render() -> String {
     }
     text.push_str(
         "
-## What can only be as it is
+## What can only have its default
 
-Anybody who sets one of these relies on its effect, so any value but the default is refused, with this
-reason or remedy.
+Anybody who sets one of these directives relies on its effect. So any value but the default is refused, and
+the error has the reason or the remedy from the last column.
 
 | directive | only value | why, or what to do instead |
 |---|---|---|
@@ -61,7 +62,7 @@ reason or remedy.
         "
 ## What is accepted and has no effect
 
-Nothing breaks without the effect of these. Their values are kept for `CONFIG GET` and
+Nothing breaks if these directives have no effect. Their values are kept for `CONFIG GET` and
 `CONFIG REWRITE`, and a value other than the default causes a warning in the log.
 
 | directive | default | values | other than Redis |
@@ -80,7 +81,7 @@ fn having(is_wanted: impl Fn(Effect) -> bool) -> impl Iterator<Item = &'static D
 
 fn line(text: &mut String, cells: &[&str]) {
     for cell in cells {
-        assert!(!cell.contains('|'), "{cell} would end its cell");
+        assert!(!cell.contains('|'), "{cell} has a | that ends the cell");
         write!(text, "| {cell} ").unwrap();
     }
     text.push_str("|\n");

@@ -12,12 +12,9 @@ fn who_has_gone_takes_nothing() {
         let mut waiters = Waiters::of(server);
         for (is_half, is_stuffed) in [(false, false), (true, false), (false, true)] {
             let connected = |waiters: &mut Waiters<'_>, count: &str| {
-                until(
-                    &format!(
-                        "a client's end was not noticed (half-closed: {is_half}, unread requests: {is_stuffed})"
-                    ),
-                    || info(&mut waiters.observer, "connected_clients") == count,
-                );
+                until(&format!("a client's end was not noticed: {is_half} {is_stuffed}"), || {
+                    info(&mut waiters.observer, "connected_clients") == count
+                });
             };
             connected(&mut waiters, "1");
             let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
@@ -105,9 +102,7 @@ fn who_waits_is_not_idle() {
         let mut idle = server.connect();
         assert_eq!(idle.call(&["PING"]), "+PONG\r\n");
         // The observer keeps sending requests, so it is not idle.
-        until("the idle client is still connected", || {
-            info(&mut waiters.observer, "connected_clients") == "2"
-        });
+        until("the idle client stays", || info(&mut waiters.observer, "connected_clients") == "2");
         assert_eq!(idle.read_to_end(), b"");
         assert_eq!(waiters.call(&["RPUSH", "k", "v"]), integer(1));
         waiters.served(&mut waiter, &popped("k", "v"));

@@ -45,7 +45,7 @@ fn wait_until(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bo
     while !is_so(client) {
         assert!(
             Instant::now() < deadline,
-            "{what} did not come true: {}{}",
+            "waited too long for {what}: {}{}",
             client.call(&["INFO", "slimio"]),
             threads()
         );
@@ -95,7 +95,7 @@ fn a_damaged_root_is_found_and_replaced() {
             assert_eq!(
                 info(&mut client, "snapshot_check_damaged"),
                 "0",
-                "{part:?}: not yet checked"
+                "{part:?}: damage was found before the check"
             );
             check(&mut client);
             assert_eq!(info(&mut client, "snapshot_check_damaged"), "0", "{part:?}");
@@ -138,8 +138,8 @@ fn a_damaged_point_in_time_is_said_and_left() {
         let area = ["snapshot-a", "snapshot-b", "snapshot-c"][slot];
         let place = format!("the snapshot in {area} is damaged: chunk 0 at block 1");
         assert!(what.starts_with(&place), "{what}");
-        // There must be no rewrite. Recovery does not need this snapshot, and a new snapshot could
-        // not have the same point in time.
+        // The damage must not cause a rewrite: recovery does not need this snapshot, and a new
+        // snapshot could not have the same point in time.
         assert_eq!(info(&mut client, "snapshot_rewrites_complete"), "0");
         assert_eq!(slot_of(&mut client, "kind=on-demand,"), slot);
         take(&mut client, "BGSAVE");
@@ -152,7 +152,7 @@ fn a_damaged_point_in_time_is_said_and_left() {
 fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
     /// Bytes of a slot that once held a large snapshot.
     const LONG: u64 = 320 << 20;
-    /// A slot is smaller than this after it was shortened.
+    /// After a slot was shortened, it has fewer bytes than this.
     const KEPT: u64 = 66 << 20;
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn a_reserve_gives_back_what_is_far_too_much_and_a_slot_in_use_nothing() {
         }
         assert_eq!(size(root), LONG);
         assert_ne!(take(&mut client, "BGREWRITEAOF"), root);
-        wait_until(&mut client, "the former root being shorter", |_| size(root) < KEPT);
+        wait_until(&mut client, "a shorter slot of the former root", |_| size(root) < KEPT);
         server.stop();
         let server = start(back_end, &volume, "appendfsync always").unwrap();
         assert_eq!(server.connect().call(&["GET", "k"]), "$1\r\nv\r\n");
@@ -203,7 +203,7 @@ fn a_check_gives_way_and_can_be_stopped() {
         let running = "-ERR Background check of the snapshots already in progress\r\n";
         assert_eq!(begin(&mut client), running);
         take(&mut client, "BGREWRITEAOF");
-        assert!(!is_over(&mut client), "the checked snapshot is still in its slot");
+        assert!(!is_over(&mut client), "the check ended before its snapshot was gone");
         assert_ne!(take(&mut client, "BGSAVE"), slot);
         wait_until(&mut client, "the end of the check", is_over);
         assert_eq!(info(&mut client, "snapshot_check_damaged"), "0");

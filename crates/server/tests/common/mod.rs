@@ -21,14 +21,15 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 /// How often [`until`] polls.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// The longest time that anything may take. This is 20 s, unless `cargo x planted` sets another
-/// value, because with planted bugs most tests time out.
+/// The longest time that a test waits for anything. It is 20 s, unless `cargo x planted` sets
+/// another value, because with planted bugs most tests time out.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
-    Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("a number of seconds")))
+    Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("seconds in the variable")))
 }
 
-/// Polls until `is_so` returns true. If that takes too long, panics with the message `what`.
+/// Polls until `is_so` returns true. If that takes longer than [`patience`], panics with the
+/// message `what`.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !is_so() {
@@ -38,8 +39,8 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the kernel is doing for each thread of this process, as far as permissions allow. This is
-/// for the message of a test that timed out.
+/// What the kernel is doing for each thread of this process, as far as permissions allow. The text
+/// is for the message of a test that timed out.
 pub(crate) fn threads() -> String {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let describe = |task: PathBuf| {
@@ -69,7 +70,7 @@ pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<R
     start_on(back_end, volume, directives, |storage| storage)
 }
 
-/// Like [`start`], on the volume that `wrap` returns.
+/// Like [`start`], but on the volume that `wrap` returns.
 pub(crate) fn start_on(
     back_end: &str,
     volume: &Path,
@@ -98,7 +99,7 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
-    /// A connection, even if commands are not served yet.
+    /// Connects a client, even if the server does not serve commands yet.
     pub(crate) fn connect(&self) -> Client {
         self.running.connect()
     }
@@ -108,22 +109,22 @@ impl Starting {
         self.running.stop.write_all(b"stop").unwrap();
     }
 
-    /// Waits until commands are served.
+    /// Waits until the server serves commands.
     pub(crate) fn serving(self) -> Running {
         match self.is_ready.recv_timeout(patience()) {
             Ok(()) => self.running,
-            Err(error) => panic!("it did not start: {error}, {:?}", self.running.thread.join()),
+            Err(error) => panic!("the start failed: {error}, {:?}", self.running.thread.join()),
         }
     }
 
-    /// Waits until commands are served. If the server ends instead, returns its error.
+    /// Waits until the server serves commands. If the server ends instead, returns its error.
     pub(crate) fn served(self) -> Result<Running, String> {
         match self.is_ready.recv_timeout(patience()) {
             Ok(()) => Ok(self.running),
             Err(RecvTimeoutError::Disconnected) => {
-                Err(self.running.thread.join().unwrap().expect_err("it ends because it failed"))
+                Err(self.running.thread.join().unwrap().expect_err("an early end is a failure"))
             }
-            Err(RecvTimeoutError::Timeout) => panic!("it neither serves nor ends"),
+            Err(RecvTimeoutError::Timeout) => panic!("the server neither serves nor ends"),
         }
     }
 
@@ -208,7 +209,7 @@ pub(crate) fn launch_heard(
     });
     match address.recv_timeout(patience()) {
         Ok(address) => Starting { running: Running { address, stop, thread }, is_ready },
-        Err(error) => panic!("its sockets did not open: {error}, {:?}", thread.join()),
+        Err(error) => panic!("the server's sockets did not open: {error}, {:?}", thread.join()),
     }
 }
 
@@ -256,7 +257,7 @@ impl Running {
     }
 
     pub(crate) fn ended(self) -> Result<(), String> {
-        until("it does not end", || self.thread.is_finished());
+        until("the server does not end", || self.thread.is_finished());
         self.thread.join().unwrap()
     }
 }
@@ -273,7 +274,7 @@ impl Client {
                 stream.set_nodelay(true).unwrap();
                 stream
             }
-            // The calls that are made on the stream work on any socket.
+            // The calls that this file makes on a `TcpStream` work on any socket.
             Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).unwrap()).into(),
         };
         stream.set_read_timeout(Some(patience())).unwrap();
@@ -289,7 +290,7 @@ impl Client {
         assert!(self.try_send_bytes(bytes), "the server closed the connection, or does not read");
     }
 
-    /// False when the server has closed the connection.
+    /// Sends bytes. Returns false when the server has closed the connection.
     pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.get_mut().write_all(bytes).is_ok()
     }
@@ -306,7 +307,7 @@ impl Client {
 
     /// The next reply, with everything nested in it, as bytes.
     pub(crate) fn read(&mut self) -> Vec<u8> {
-        self.try_read().expect("the server closed the connection, or said nothing")
+        self.try_read().expect("the server closed the connection, or sent no reply")
     }
 
     /// Like [`read`](Self::read); `None` when the server has closed or reset the connection, or

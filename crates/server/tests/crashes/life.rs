@@ -1,5 +1,5 @@
-//! One volume has several lives: in each, a server starts on it, executes requests and dies. After
-//! each start, the data that has come back is compared with what was promised.
+//! A volume has several lives. In each life, a server starts on the volume, executes requests and
+//! dies. After each start, the data that has come back is compared with what was promised.
 
 mod hand_over;
 
@@ -40,7 +40,7 @@ enum Log {
     Off,
 }
 
-/// Whether the disk has space for more.
+/// Whether the disk has space for more data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
     Enough,
@@ -149,7 +149,7 @@ impl World {
                 }
                 disk.crashed().unwrap_or_else(|| disk.crash_now())
             }
-            Err(why) => disk.crashed().ok_or_else(|| format!("it does not start: {why}"))?,
+            Err(why) => disk.crashed().ok_or_else(|| format!("the start failed: {why}"))?,
         };
         let images = if life.is_power_cut {
             crash.power_images(&LIMITS)
@@ -161,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// Starts the server a last time, without disturbing it, and checks what comes back.
+    /// Starts the server a last time and lets it end in order. Checks what has come back.
     pub(crate) fn check_last(&mut self) -> Result<(), String> {
         let (batches, dies_after, end) = (Vec::new(), NEVER, Some(End::Plain));
         let (rests_ms, recovers_ms) = (NEAR_MS / 2, 0);
@@ -176,7 +176,7 @@ impl World {
             untaken_polls,
             end,
         })
-        .map_err(|why| format!("at the end: {why}"))
+        .map_err(|why| format!("in the last life: {why}"))
     }
 
     fn now_ms(&self) -> i64 {
@@ -214,7 +214,7 @@ impl World {
             client.set_patience(SILENCE_MAX);
         }
         let Some(found) = read(&mut clients[0]) else {
-            return if disk.has_crashed() { Ok(()) } else { Err("nobody can read".into()) };
+            return if disk.has_crashed() { Ok(()) } else { Err("reads are not served".into()) };
         };
         let count = self.find(&found)?;
         if disk.has_crashed() {
@@ -291,7 +291,7 @@ impl World {
         if reply.starts_with(DURABLE) {
             (self.kept, self.durable) = (self.kept.max(wrote), self.durable.max(wrote));
         } else if !reply.starts_with(b"*2\r\n:0\r\n") && !reply.starts_with(b"-ERR WAITAOF") {
-            return Err(format!("a waiting client is answered {}", shown(&[reply])));
+            return Err(format!("a client that waits in WAITAOF got {}", shown(&[reply])));
         }
         Ok(true)
     }
@@ -312,7 +312,7 @@ impl World {
                 if capacity.is_some_and(|bytes| bytes.trim().parse::<u64>().unwrap() > 1 << 20) {
                     break;
                 }
-                assert!(asked.elapsed() < SILENCE_MAX, "no second segment is prepared");
+                assert!(asked.elapsed() < SILENCE_MAX, "the log has no second segment");
             }
         }
         self.space = if is_full { Space::None } else { Space::Again };
@@ -329,7 +329,7 @@ impl World {
             return Ok(());
         }
         if let Some(reply) = reply {
-            return Err(format!("{end:?} is answered {}", shown(&[reply])));
+            return Err(format!("the server replied to {end:?}: {}", shown(&[reply])));
         }
         if end == End::Save || self.log == Log::On {
             self.kept = self.units.len();
@@ -352,8 +352,9 @@ impl World {
             let (first, last) = (&states[0], &states[states.len() - 1]);
             let older = older.iter().rposition(|state| state == found);
             format!(
-                "the state that came back is none of those after {promised} promised of {} units \
-                 (an older one: {older:?}); compared with the promised one: {}; with the last: {}",
+                "{promised} of {} units were promised, but the state that came back is not the state \
+                 after this number of units or more. Number of units of an equal older state: {older:?}. \
+                 Differences from the promised state: {}. Differences from the last state: {}",
                 self.units.len(),
                 found.difference(first),
                 found.difference(last),
@@ -408,14 +409,14 @@ impl World {
             let replies: Option<Vec<Vec<u8>>> =
                 (0..count).map(|_| is_alive.then(|| client.try_read())?).collect();
             if asked.elapsed() >= SILENCE_MAX {
-                return Err(format!("{step:?} is not answered"));
+                return Err(format!("{step:?} got no reply in time"));
             }
             // Replies read after the crash do not count.
             is_alive &= replies.is_some() && !disk.has_crashed();
             if is_refused(replies.as_deref()) {
                 match step {
                     Step::Run(unit) if unit.commands == ["FLUSHALL"] => {
-                        return Err("there is no way out of a full log".into());
+                        return Err("a full log refuses FLUSHALL, the only way out".into());
                     }
                     Step::Run(_) if self.space != Space::Enough => {
                         self.refused += 1;
@@ -444,7 +445,7 @@ impl World {
                 && replies != expected
             {
                 let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
-                return Err(format!("{step:?} is answered {replies}, not {expected}"));
+                return Err(format!("the reply to {step:?} is {replies}, not {expected}"));
             }
             // A reply is subject to the policy that is in force when the reply leaves. This may
             // already be the policy at the end of the batch.
@@ -507,7 +508,7 @@ impl World {
             // These steps promise nothing, whether they were refused or not.
             Step::Rewrite | Step::SaveInBackground | Step::Full(_) => {}
             Step::Save | Step::WaitUntilDurable | Step::Policy(_) | Step::Log(_) => {
-                return Err(format!("{step:?} is answered {}", shown(replies)));
+                return Err(format!("unexpected reply to {step:?}: {}", shown(replies)));
             }
         }
         Ok(())
@@ -523,7 +524,7 @@ pub(crate) fn launch_on(
     launch_at(config, clock, move |_| Ok(Some(storage(media, exists))))
 }
 
-/// Whether a unit was not executed, because there is no room for it.
+/// Whether a unit was refused because the log had no room for it.
 fn is_refused(replies: Option<&[Vec<u8>]>) -> bool {
     let reply = replies.and_then(<[_]>::last).map_or(&b""[..], |reply| &reply[..]);
     let full = [

@@ -3,13 +3,13 @@
 //! this state must not be earlier than promised.
 //!
 //! A second server without a volume runs the same units (commands or transactions) at the same time
-//! of day, and shows what was in memory after each unit. So nothing here needs to know what a
+//! of day, and shows what was in memory after each unit. So these tests need not know what a
 //! command does. Both servers' clocks move only between batches, between lives, and during
 //! recovery. An expired key is gone on both servers, whichever command touches it first.
 
 mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
-#[expect(dead_code, reason = "the storage's own tests use the rest")]
+#[expect(dead_code, reason = "the storage's tests use the rest of this module")]
 mod media;
 mod oracle;
 mod script;
@@ -130,8 +130,8 @@ fn databases_that_change_places_do_not_change_a_snapshot_that_runs() {
     }
 }
 
-/// A rewrite may leave out values that the log after it sets. It must not leave out values that
-/// records of that log read or compute with.
+/// A rewrite may leave out values that the log after the rewrite sets. It must not leave out values
+/// that records of this log read or compute with.
 #[test]
 fn a_rewrite_and_the_log_behind_it_are_all_there_is() {
     let fill =
@@ -177,7 +177,7 @@ fn a_full_log_refuses_and_a_flush_gives_its_room_back() {
     let full = Life { batches, ..killed(0, &[]) };
     let mut world = World::new(1, false);
     world.live(&full).unwrap();
-    assert!(world.refused > 3, "{} were refused", world.refused);
+    assert!(world.refused > 3, "only {} units were refused", world.refused);
     world.live(&killed(0, &[(0, &["SET k4 1"])])).unwrap();
     world.check_last().unwrap();
 }
@@ -195,7 +195,7 @@ fn who_waits_for_a_log_that_stops_is_answered() {
     for _ in 0..2 {
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:0\r\n:0\r\n");
     }
-    assert!(server.abandon().is_err(), "the log cannot be made durable any more");
+    assert!(server.abandon().is_err(), "a log that cannot be durable must cause an error");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happen
     directives.set("hz", "10").unwrap();
     let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
     let (mut client, _idle) = (server.connect(), server.connect());
-    // More polls than there are rounds of background work after the last request.
+    // Operations stay queued for more polls than background work makes after the last request.
     disk.faults(|faults| faults.untaken_polls = 40);
     for policy in ["everysec", "always"] {
         assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
@@ -251,11 +251,11 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     for key in 0..8 {
         assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
     }
-    // The log would resume after a snapshot for which there is no space, so nothing is kept.
+    // The log can resume only after a snapshot, and there is no space for one. So nothing is kept.
     disk.faults(|faults| faults.full = true);
     turn("yes");
     one.send(&["WAITAOF", "1", "0", "0"]);
-    until("nobody waits", || {
+    until("the client does not wait", || {
         server.connect().call(&["INFO", "clients"]).contains("blocked_clients:1")
     });
     turn("no");

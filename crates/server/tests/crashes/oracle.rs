@@ -37,7 +37,7 @@ impl Oracle {
         (replies, read(&mut self.client).unwrap())
     }
 
-    /// Resets the state to the state after these units, by running each at its own time.
+    /// Resets the state to the state after these units, by running each unit at its own time.
     pub(crate) fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
         self.client.call(&["FLUSHALL"]);
         for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {

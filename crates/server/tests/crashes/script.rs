@@ -1,4 +1,4 @@
-//! The steps of a life, and how it ends.
+//! The steps of a life, and how the life ends.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ pub(crate) const FIRST_MS: i64 = 1_700_000_000_000;
 /// A date after the end of every test.
 const FAR_MS: i64 = 4_102_444_800_000;
 /// Most keys that expire do so within this time after the first life's start, in milliseconds. By
-/// the servers' clock, all lives together take about the same time.
+/// the servers' clock, all lives together take about as long.
 pub(crate) const NEAR_MS: i64 = 2000;
 /// Longest value, in bytes. It is larger than one batch of the log, and larger than one piece of a
 /// large string.
@@ -153,7 +153,7 @@ pub(crate) struct Batch {
     pub(crate) piece_size: usize,
     /// Whether another client waits in `WAITAOF` while the steps run.
     pub(crate) has_waiter: bool,
-    /// What happens before the steps.
+    /// A hand-over that happens before the steps.
     pub(crate) hands_over: Option<HandOver>,
     pub(crate) steps: Vec<Step>,
 }
@@ -218,7 +218,7 @@ fn date() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// How long something takes, in milliseconds: often no time at all.
+/// A duration in milliseconds, often zero.
 fn while_ms() -> impl Strategy<Value = i64> {
     prop_oneof![3 => Just(0), 2 => 1..200_i64]
 }
@@ -244,7 +244,7 @@ fn string_command() -> impl Strategy<Value = String> {
         1 => key().prop_map(|key| format!("GETDEL {key}")),
         1 => (key(), 1..3_u8).prop_map(|(key, seconds)| format!("GETEX {key} EX {seconds}")),
         1 => (key(), 1..3_u8, value()).prop_map(|(k, s, v)| format!("SETEX {k} {s} {v}")),
-        // The sum has as many digits as the exponent says.
+        // The exponent decides how many digits the sum has.
         1 => (key(), 0..4900_u16).prop_map(|(key, ten)| format!("INCRBYFLOAT {key} 1e{ten}")),
     ]
 }
@@ -267,7 +267,8 @@ fn hash_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands on lists. The elements are so few that they are often found, and some lists are large.
+/// Commands on lists. There are few different elements, so that commands often find them. Some
+/// lists are large.
 fn list_command() -> impl Strategy<Value = String> {
     let end = || prop_oneof![Just("LEFT"), Just("RIGHT")];
     let push = || prop_oneof![Just("LPUSH"), Just("RPUSH"), Just("RPUSHX")];
@@ -292,7 +293,8 @@ fn list_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands on sets, without `SPOP`: a server that was never killed must give the same replies.
+/// Commands on sets, without `SPOP`, whose replies are random: the oracle must give the same
+/// replies.
 fn set_command() -> impl Strategy<Value = String> {
     let operation = || prop_oneof![Just("SINTERSTORE"), Just("SUNIONSTORE"), Just("SDIFFSTORE")];
     prop_oneof![
@@ -313,8 +315,8 @@ fn set_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// More keys than some commands process in one step, but fewer than a long request has. They are
-/// only one or two different keys, so that all of them are often sets.
+/// More keys than some commands process in one step, but fewer than a long request has. The list
+/// repeats only one or two different keys, so that all of them are often sets.
 fn many_keys() -> impl Strategy<Value = Vec<String>> {
     (key(), key(), 65..200_usize).prop_map(|(one, other, count)| {
         (0..count).map(|n| if n % 3 == 0 { one.clone() } else { other.clone() }).collect()
@@ -392,8 +394,8 @@ fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![40 => one, 8 => several, 2 => reads, 1 => longer]
 }
 
-/// Sets values until the log is full or nearly full, and sends a few more batches. After these,
-/// either space comes back, or it does not come back in this life.
+/// Sets values until the log is full or nearly full, and sends a few more batches. After these
+/// batches, either space comes back, or it does not come back in this life.
 fn filling() -> impl Strategy<Value = Vec<Batch>> {
     let fill = (db(), key(), 100_000..VALUE_SIZE_MAX).prop_map(|(db, key, size)| {
         let commands = vec![format!("SET {key} @{size}")];
@@ -428,7 +430,7 @@ fn batch() -> impl Strategy<Value = Batch> {
 }
 
 fn hand_over() -> impl Strategy<Value = HandOver> {
-    // All clients except the one that pushes wait.
+    // At least one client waits, and one client is left to push.
     let takers = proptest::collection::vec((0..4_u8, key()), 1..CLIENT_COUNT);
     let elements = proptest::collection::vec(value(), CLIENT_COUNT - 1..6);
     (db(), key(), takers, elements).prop_map(|(db, key, takers, elements)| {

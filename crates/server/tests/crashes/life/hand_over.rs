@@ -9,8 +9,8 @@ use crate::common::Client;
 use crate::crashes::script::{CLIENT_COUNT, HandOver, Step, encode_line};
 
 impl World {
-    /// Lets clients wait for a list, and lets another client push to it. Each element that is taken
-    /// is a unit of its own, after the push. Returns false when this life has ended.
+    /// Lets clients wait for a list, and lets another client push to it. Taking an element is a
+    /// unit of its own, which follows the push. Returns false when this life has ended.
     pub(super) fn hand_over(
         &mut self,
         clients: &mut [Client],
@@ -18,7 +18,7 @@ impl World {
         disk: &SimDisk,
         hands_over: &HandOver,
     ) -> Result<bool, String> {
-        // The list must be empty at first, whatever the key holds.
+        // The clients wait only if the key holds nothing.
         let clear = Step::Run(hands_over.unit(format!("DEL {}", hands_over.key)));
         if !self.batch((&mut clients[pusher], pusher), disk, &[clear], usize::MAX)? {
             return Ok(false);
@@ -49,11 +49,13 @@ impl World {
             if disk.has_crashed() {
                 continue;
             }
-            let replies = replies.ok_or("a client that waits is not answered")?;
+            let replies = replies.ok_or("a waiting client got no reply")?;
             // `BLPOP` replies with the key, too.
             if !replies[1].ends_with(&expected[1]) {
                 let [replies, expected] = [replies, expected].map(|replies| shown(&replies));
-                return Err(format!("{line:?}, waited for, replies {replies}, not {expected}"));
+                return Err(format!(
+                    "the waiting form of {line:?} replies {replies}, not {expected}"
+                ));
             }
             self.acknowledged(&Step::Run(unit), taker, &replies, true)?;
         }
@@ -72,6 +74,6 @@ fn wait_for_blocked(client: &mut Client, disk: &SimDisk, count: usize) -> bool {
         if String::from_utf8_lossy(&reply).contains(&wanted) {
             return true;
         }
-        assert!(asked.elapsed() < SILENCE_MAX, "nobody waits");
+        assert!(asked.elapsed() < SILENCE_MAX, "too few clients wait");
     }
 }
