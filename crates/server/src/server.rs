@@ -204,8 +204,8 @@ impl Server {
             log::debug!("listening on {address}");
         }
         if config.yes("appendonly") {
-            // This line has only the first part of the path's description. The debug line below has
-            // all of it.
+            // This message has only the first part of the I/O path's description. The debug message
+            // below has the whole description.
             let path = facts.io_path.split("; ").next().unwrap_or_default();
             log::info!(
                 "volume {}, appendfsync {}; log through {path}, sockets through {}",
@@ -223,7 +223,7 @@ impl Server {
         }
         let sockets = match &facts.net_why_not_better {
             why if why.is_empty() => String::new(),
-            why => format!("no io_uring for sockets: {why}"),
+            why => format!("sockets do not use io_uring: {why}"),
         };
         let better = [facts.io_path_why_not_better.as_str(), &sockets];
         let better: Vec<&str> = better.into_iter().filter(|why| !why.is_empty()).collect();
@@ -327,8 +327,8 @@ impl Server {
                             "a filter (seccomp) refuses the call: allow accept4 in the filter's profile"
                         }
                         _ => {
-                            "clients wait until some close. Raise the limit of open files (ulimit \
-                             -n), or lower maxclients"
+                            "new clients wait until others disconnect. Raise the limit of open \
+                             files (ulimit -n), or lower maxclients"
                         }
                     };
                     log::warn!("cannot accept connections: {errno}; {remedy}");

@@ -1,8 +1,8 @@
 //! The commands that took at least `slowlog-log-slower-than`, newest first.
 //!
-//! The time of an entry is the time of the command alone, as the command thread's lap clock
-//! measures it. This time does not include waits for the log, for room in the log or for the
-//! network. An entry keeps a bounded part of its request.
+//! The time of an entry is the time of the command alone, as the command thread's clock measures
+//! it. This time does not include waits for the log, for room in the log or for the network. An
+//! entry keeps a bounded part of its request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl SlowLog {
     }
 }
 
-/// The arguments as they are kept: bounded in number and size, without secrets.
+/// The arguments as an entry keeps them: bounded in number and size, without secrets.
 fn shorten(args: Args<'_>) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut short: Vec<Vec<u8>> =

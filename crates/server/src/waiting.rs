@@ -40,7 +40,7 @@ impl Ticket {
     }
 }
 
-/// What a client waits for.
+/// The reason why a client waits.
 #[derive(Debug)]
 pub(crate) enum Reason {
     /// Room in the log for the request's record, or the release of memory that a snapshot holds.
@@ -134,14 +134,14 @@ pub(crate) struct LogWait {
     pub(crate) never: bool,
 }
 
-/// What follows when a client is woken.
+/// The action that follows when a client is woken.
 #[derive(Debug)]
 pub(crate) enum Then {
     /// This request is run again from its beginning.
     Again(OwnedRequest),
     /// The command goes on with its next step.
     GoOn(Box<LongCommand>),
-    /// The code that wakes the client writes its reply.
+    /// The code that wakes the client writes the reply.
     Answer,
 }
 
@@ -185,9 +185,9 @@ impl Waiting {
         }
     }
 
-    /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. It may if a blocking command waits,
-    /// even if the command was woken and now waits for room in the log. A command that is not
-    /// blocking runs in any case, even if it has to wait for room or for the end of a pause.
+    /// Whether `CLIENT UNBLOCK` or a deadline may end the wait. They may end the wait of a blocking
+    /// command, even if the command was woken and now waits for room in the log. A command that is
+    /// not blocking runs in any case, even if it has to wait for room or for the end of a pause.
     pub(crate) fn can_be_given_up(&self) -> bool {
         let woken = self.is_counted && !is_planted("woken-not-given-up");
         woken || matches!(self.reason.line(), Line::Log | Line::Keys)

@@ -170,7 +170,7 @@ impl Wal {
     }
 
     /// Hands over the submitted operations, and sleeps until the device has finished something, but
-    /// for `timeout` at most.
+    /// at most for `timeout`.
     ///
     /// The wait has no timeout if four things hold: a single write is queued, `only_writers` says
     /// that no other clients would wait, the device was quick a moment ago, and the write would run

@@ -13,7 +13,7 @@ A test renders this file from the table in `crates/server/src/config/table.rs`. 
 run `cargo x docs`.
 
 `slimio serve [CONF] [--directive value]…`, or the same without `serve`, reads a file in the format of
-`redis.conf`, then flags in the format of redis-server's. Flags override the file. Each line of the file
+`redis.conf`, then flags in the format of `redis-server`. Flags override the file. Each line of the file
 has one directive: its name, then words separated by blanks. A word that contains blanks needs quotes.
 `#` begins a comment. `include FILE` reads another file in place of this line, or all files that match a
 pattern, as in `include conf.d/*.conf`; a pattern without a match is no error. `dir` takes effect from its
@@ -31,7 +31,7 @@ fn render() -> String {
     let mut text = HEAD.to_owned();
     text.push_str(
         "
-## What works
+## Directives that work
 
 | directive | default | values | at run time | meaning | other than Redis |
 |---|---|---|---|---|---|
@@ -45,7 +45,7 @@ fn render() -> String {
     }
     text.push_str(
         "
-## What can only have its default
+## Directives that can only have their default
 
 Anybody who sets one of these directives relies on its effect. So any value but the default is refused, and
 the error has the reason or the remedy from the last column.
@@ -60,7 +60,7 @@ the error has the reason or the remedy from the last column.
     }
     text.push_str(
         "
-## What is accepted and has no effect
+## Directives that are accepted but have no effect
 
 Nothing breaks if these directives have no effect. Their values are kept for `CONFIG GET` and
 `CONFIG REWRITE`, and a value other than the default causes a warning in the log.

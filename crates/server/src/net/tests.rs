@@ -45,7 +45,7 @@ fn for_both(check: impl Fn(&mut dyn Net, &mut dyn FnMut() -> TcpStream)) {
     let mut nets: Vec<Box<dyn Net>> = vec![Box::new(epoll::EpollNet::new().unwrap())];
     match uring::UringNet::new() {
         Ok(net) => nets.push(Box::new(net)),
-        Err(why) => eprintln!("SKIPPED the io_uring half: {why}"),
+        Err(why) => eprintln!("SKIPPED the part with io_uring: {why}"),
     }
     for mut net in nets {
         let mut config = Config::default();
@@ -214,7 +214,7 @@ fn another_ring_is_reported_each_time_that_it_completes_something() {
     };
     for_both(|net, _| {
         let Ok(mut ring) = slimio_ring::Ring::<(), Vec<u8>>::new(setup()) else {
-            eprintln!("SKIPPED: io_uring is not available: there is no other ring to watch");
+            eprintln!("SKIPPED: without io_uring, there is no other ring to watch");
             return;
         };
         let (reader, _writer) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -451,8 +451,8 @@ impl Net for UringNet {
         }
         let must_not_sleep = !self.ended.is_empty() || timeout.is_some_and(|t| t.is_zero());
         self.syscalls += 1;
-        // If the kernel has no memory, it leaves operations queued. If the kernel refuses the
-        // operations for good, `broken` says so.
+        // Logging an error is enough. If the kernel has no memory, it leaves operations queued. If
+        // it refuses them for good, `broken` says so.
         let result =
             if must_not_sleep { self.ring.submit() } else { self.ring.submit_and_wait(1, timeout) };
         if let Err(errno) = result {

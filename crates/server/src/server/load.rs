@@ -1,4 +1,4 @@
-//! Recovery in the server, which loads the data and serves sockets in between.
+//! Recovery in the server, which loads the data and meanwhile serves sockets.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const COMMITS_IN_FLIGHT: usize = 2;
 const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
 
 impl Server {
-    /// Recovers the data set, and serves sockets in between. Returns `None` if the server was told
+    /// Recovers the data set, and meanwhile serves sockets. Returns `None` if the server was told
     /// to stop during the recovery.
     pub(super) fn load(&mut self, storage: &mut Storage) -> Result<Option<Volume>, String> {
         let config = &self.engine.config;
@@ -73,7 +73,7 @@ impl Server {
         if options.accept_device && volume.report.other_device.is_none() {
             log::warn!(
                 "volume-identity accept was not needed: the volume is on its own device. Leave the \
-                 directive out, or the next copy is accepted without a check"
+                 directive out, or the next copy of a volume is accepted without a check"
             );
         }
         let keys: usize =
@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// Receives the chunks and records that recovery reads, and serves sockets in between.
+/// Receives the chunks and records that recovery reads, and meanwhile serves sockets.
 struct Recovery<'a> {
     server: &'a mut Server,
     keyspace: Keyspace,

@@ -20,14 +20,13 @@ const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 /// The outcome of checking a slot.
 #[derive(Debug)]
 pub(crate) enum Checked {
-    /// The snapshot was read to its end. The error says what is wrong with the snapshot, if
-    /// anything is.
+    /// The snapshot was read to its end. The error describes the damage, if there is any.
     Read(SlotSummary, Option<Error>),
     /// The check was given up before its end.
     GivenUp,
 }
 
-/// What the snapshot thread knows about the slot that it is checking.
+/// State of the check that the snapshot thread is running.
 pub(super) struct Checking {
     check: SlotCheck,
     /// When the next piece of the slot may be read.
@@ -73,11 +72,11 @@ pub(crate) struct Finding {
     summary: SlotSummary,
     /// When the slot was checked, in seconds since 1970.
     pub(crate) at_s: i64,
-    /// What is wrong with the snapshot in the slot, if anything is.
+    /// Description of the damage; `None` if the snapshot is intact.
     pub(crate) damage: Option<String>,
 }
 
-/// What the command thread knows about the checks.
+/// State of the checks in the command thread.
 #[derive(Debug)]
 pub(crate) struct Checks {
     /// Slots that are still to be checked in the current pass.
@@ -136,12 +135,12 @@ impl Checks {
         self.findings.push(Finding { summary: *summary, at_s: now_s, damage });
     }
 
-    /// Ends the pass after the slot that is being checked. The results so far remain.
+    /// Lets the pass end after the slot that is being checked. The results so far remain.
     pub(crate) fn cut_short(&mut self) {
         self.waiting.clear();
     }
 
-    /// What the last check of this snapshot has found; `None` if this snapshot was not checked yet.
+    /// The finding of the last check of this snapshot; `None` if this snapshot was not checked yet.
     pub(crate) fn finding(&self, summary: &SlotSummary) -> Option<&Finding> {
         let is_of = |known: &&Finding| {
             known.summary == *summary
@@ -150,8 +149,8 @@ impl Checks {
         self.findings.iter().find(is_of)
     }
 
-    /// What the last check has found wrong with this snapshot; `None` if it has found nothing
-    /// wrong, or if this snapshot was not checked yet.
+    /// The damage that the last check of this snapshot has found; `None` if there was none, or if
+    /// this snapshot was not checked yet.
     pub(crate) fn damage(&self, summary: &SlotSummary) -> Option<&str> {
         self.finding(summary)?.damage.as_deref()
     }

@@ -11,21 +11,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// advances keeps a slot occupied and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
 /// During a snapshot, the log may grow by this many times the data set's size. The growth is
-/// limited because a restart must read the snapshot and, in addition, everything by which the log
-/// has grown.
+/// limited because a restart must read the snapshot and also the whole growth of the log.
 const GROWTH_MAX: u64 = 3;
 /// If a data set has fewer bytes than this, it counts as having this size.
 const DATA_MIN: u64 = 64 << 20;
 /// The rate that would just suffice for the log's room is multiplied by this factor, because the
 /// log may grow faster later, or the snapshot may not reach its rate.
 const SAFETY_FACTOR: f64 = 1.5;
-/// Shares of the memory that may be held for a snapshot. If more than `MEMORY_FROM` is held, the
-/// rate rises with the held memory, up to the full rate at `MEMORY_TO`. If more than `MEMORY_TO` is
-/// held, the caller sets no limit.
+/// Shares of the memory limit of a snapshot. If more than `MEMORY_FROM` is held, the rate rises
+/// with the held memory, up to the full rate at `MEMORY_TO`. If more than `MEMORY_TO` is held, the
+/// caller sets no limit.
 const MEMORY_FROM: f64 = 0.125;
 const MEMORY_TO: f64 = 0.5;
 
-/// What the rate depends on, in bytes.
+/// The sizes that the rate depends on, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateInputs {
     /// Size of the data set.
@@ -55,8 +54,8 @@ impl Growth {
         Self { began: written, looked_at: now, written, per_s: 0.0 }
     }
 
-    /// Samples the log. Up to the time `now`, `written` bytes were written to its area: whole
-    /// blocks, however small the records were.
+    /// Samples the log. Up to the time `now`, `written` bytes were written to the log's area. These
+    /// are whole blocks, however small the records were.
     pub(crate) fn look(&mut self, now: Instant, written: u64) {
         let since = now.saturating_duration_since(self.looked_at);
         if since < POLL_INTERVAL {

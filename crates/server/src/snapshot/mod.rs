@@ -12,7 +12,7 @@
 //! ```
 //!
 //! In each turn, the command thread spends a bounded time on a snapshot, and no time while enough
-//! entries are queued for the snapshot thread. No function of this module blocks.
+//! entries are queued for the snapshot thread. None of these steps blocks the command thread.
 
 mod check;
 mod decode;
@@ -41,7 +41,7 @@ use crate::net::ConnId;
 /// Time from a failed snapshot to the next try, if nobody asks for a snapshot.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What the running snapshot is doing.
+/// The stages of a running snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Entries are being taken.

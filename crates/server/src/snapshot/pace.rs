@@ -76,7 +76,7 @@ impl Traffic {
 /// The pauses of the snapshot thread.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// When the work done so far should have ended according to the rate.
+    /// The time at which the work so far should have ended, according to the rate.
     due: Instant,
     /// Bytes per second; 0 means no limit.
     rate: u64,
@@ -105,9 +105,9 @@ impl Pace {
         Some(self.due.saturating_duration_since(now)).filter(|rest| *rest >= PAUSE_MIN)
     }
 
-    /// Changes the rate. If the bytes so far took less time than they should, the rest of that time
-    /// is scaled to the new rate. If there is no limit before or after the change, there is no such
-    /// rest.
+    /// Changes the rate. If the bytes so far took less time than the old rate demands, the time
+    /// that is still owed is scaled to the new rate. If there is no limit before or after the
+    /// change, nothing is owed.
     fn change_rate(&mut self, now: Instant, rate: u64) {
         if self.rate == 0 || rate == 0 || is_planted("owed-forgotten") {
             *self = Self { due: now, rate, lost: Duration::ZERO };
@@ -215,7 +215,7 @@ mod tests {
         for look in 0..4 {
             assert!(
                 traffic.is_served(begin + (240 + 20 * look) * MS, 2099),
-                "sample {look} of a pause ended the traffic"
+                "the traffic ended too early, at sample {look}"
             );
         }
         assert!(traffic.is_served(begin + 319 * MS, 2099));

@@ -1,4 +1,4 @@
-//! When a snapshot begins without a request.
+//! Decides when a snapshot begins without a request.
 
 /// `save seconds changes`: a snapshot is due `seconds` seconds after the last one, if there were at
 /// least `changes` changes since then.
@@ -45,8 +45,8 @@ pub(crate) struct RewriteRule {
 /// A snapshot must make room when more than this percentage of the log's room is taken.
 const ROOM_PERCENT: u64 = 75;
 
-/// A snapshot is not made for the sake of room if it would release at most this percentage of the
-/// log's room.
+/// If a snapshot would release at most this percentage of the log's room, it is not made for the
+/// sake of room.
 const GAIN_PERCENT: u64 = 10;
 
 impl RewriteRule {

@@ -1,4 +1,4 @@
-//! What makes a key ready, and what does not.
+//! Changes that make a key ready, and changes that do not.
 
 use super::{NOTHING, Waiters, bulk, integer, popped, send_all};
 use crate::serving;

@@ -1,4 +1,4 @@
-//! What the reply to a client that has waited promises.
+//! Promises of the reply to a client that has waited.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn what_was_handed_over_is_not_there_after_a_restart() {
 }
 
 /// The log stops just after a client was given an element. No client gets a reply about this
-/// element. Clients that still wait can stop waiting.
+/// element. The waits of other clients can still be ended.
 #[test]
 fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);

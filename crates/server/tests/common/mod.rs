@@ -25,7 +25,9 @@ pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 /// another value, because with planted bugs most tests time out.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
-    Duration::from_secs(seconds.map_or(20, |text| text.parse().expect("seconds in the variable")))
+    Duration::from_secs(
+        seconds.map_or(20, |text| text.parse().expect("the patience is in seconds")),
+    )
 }
 
 /// Polls until `is_so` returns true. If that takes longer than [`patience`], panics with the
@@ -172,7 +174,7 @@ pub(crate) fn launch_with(
     launch_at(config, WallClock::System, open)
 }
 
-/// Like [`launch_with`], with the given clock.
+/// Like [`launch_with`], but with the given clock.
 pub(crate) fn launch_at(
     config: Config,
     clock: WallClock,

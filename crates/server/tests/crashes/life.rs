@@ -1,5 +1,5 @@
 //! A volume has several lives. In each life, a server starts on the volume, executes requests and
-//! dies. After each start, the data that has come back is compared with what was promised.
+//! dies. After each start, the data that has come back is compared with the data that was promised.
 
 mod hand_over;
 
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Takes the rest of the disk's space, or gives it back. Before it takes the space, waits until
-    /// the log has a second segment, because a log that has only one segment can't release that
+    /// the log has a second segment, because a log that has only one segment cannot release that
     /// segment. Returns false if this life has ended.
     fn set_full(&mut self, client: &mut Client, disk: &SimDisk, is_full: bool) -> bool {
         if is_full && self.log != Log::Off {
@@ -379,7 +379,7 @@ impl World {
         }
     }
 
-    /// Sends steps one after the other, and reads their replies. False when this life has ended.
+    /// Sends all steps, and then reads their replies. False when this life has ended.
     fn batch(
         &mut self,
         (client, index_of_client): (&mut Client, usize),
@@ -411,7 +411,7 @@ impl World {
             if asked.elapsed() >= SILENCE_MAX {
                 return Err(format!("{step:?} got no reply in time"));
             }
-            // Replies read after the crash do not count.
+            // Replies that were read after the crash do not count.
             is_alive &= replies.is_some() && !disk.has_crashed();
             if is_refused(replies.as_deref()) {
                 match step {

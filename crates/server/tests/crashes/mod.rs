@@ -33,7 +33,7 @@ use slimio_server::WallClock;
 use slimio_sim::SimConfig;
 pub(crate) use volume::storage;
 
-/// Cases of one run, unless `PROPTEST_CASES` says otherwise.
+/// Number of cases of one run, unless `PROPTEST_CASES` says otherwise.
 const CASES: u32 = 24;
 /// Environment variable with the seconds of a long run; `cargo x sim` sets it.
 const SECONDS: &str = "SLIMIO_SIM_SECONDS";

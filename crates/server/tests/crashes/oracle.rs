@@ -1,4 +1,4 @@
-//! What a server should have in memory, taken from a second server without a volume.
+//! The data that a server should have in memory, taken from a second server without a volume.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -182,8 +182,8 @@ pub(crate) struct Life {
     pub(crate) is_power_cut: bool,
     /// Which of the possible images the next life starts from.
     pub(crate) image: usize,
-    /// Number of polls during which kicked operations stay queued, as if the kernel had no memory
-    /// for them.
+    /// Number of polls during which operations that were handed to the device stay queued, as if
+    /// the kernel had no memory for them.
     pub(crate) untaken_polls: u32,
     /// How the server is asked to end after the batches, before it dies.
     pub(crate) end: Option<End>,
