@@ -57,7 +57,8 @@ impl Server {
     /// Opens the sockets. If `storage` is `None`, the server has no volume. The server belongs to
     /// the calling thread.
     ///
-    /// # Errors When an address cannot be bound, or when the kernel refuses the socket layer that
+    /// # Errors
+    /// When an address cannot be bound, or when the kernel refuses the socket layer that
     /// `io-backend` demands.
     pub fn new(mut config: Config, mut storage: Option<Storage>) -> Result<Self, ConfigError> {
         let (mut net, net_name, why_not) = open_net(config.choice("io-backend"))?;
@@ -324,7 +325,7 @@ impl Server {
                     self.accept_failed = true;
                     let remedy = match errno {
                         Errno::PERM | Errno::NOSYS => {
-                            "a filter (seccomp) refuses the call: allow accept4 in the filter's profile"
+                            "a filter (seccomp) refuses the call: allow accept4 in its profile"
                         }
                         _ => {
                             "new clients wait until others disconnect. Raise the limit of open \

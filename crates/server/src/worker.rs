@@ -41,8 +41,8 @@ impl<O: Send + 'static> WorkerThread<O> {
 
     /// Puts an order in the queue. This never blocks.
     ///
-    /// # Errors When the thread has ended by itself, because of a panic. Then the order is
-    /// returned.
+    /// # Errors
+    /// When the thread has ended by itself, because of a panic. The order is then returned.
     pub(crate) fn give(&self, order: O) -> Result<(), O> {
         match &self.orders {
             Some(orders) => orders.send(order).map_err(|refused| refused.0),

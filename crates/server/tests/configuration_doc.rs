@@ -23,8 +23,7 @@ one.
 `CONFIG GET` shows the values in force. `CONFIG SET` changes them where the table says so. Sizes take
 the units of Redis: `1k` is 1000 bytes, `1kb` is 1024, and likewise with `m` and `g`.
 
-A directive that Redis 7.0 also has keeps the name and the meaning that it has in Redis. The last column
-lists the differences.
+A directive of Redis 7.0 has the same name and meaning in SlimIO. The last column lists the differences.
 ";
 
 fn render() -> String {

@@ -83,7 +83,7 @@ pub(crate) struct Checks {
     waiting: Vec<SlotName>,
     /// The slot that the snapshot thread is checking.
     current: Option<SlotName>,
-    /// When the next pass begins.
+    /// When the next pass begins, unless a client asks for one before.
     pub(crate) next_pass: Instant,
     /// When a slot was last checked to its end, in seconds since 1970; 0 if no slot was checked
     /// yet.
@@ -149,7 +149,7 @@ impl Checks {
         self.findings.iter().find(is_of)
     }
 
-    /// The damage that the last check of this snapshot has found; `None` if there was none, or if
+    /// The damage that the last check of this snapshot has found; `None` if it has found none, or if
     /// this snapshot was not checked yet.
     pub(crate) fn damage(&self, summary: &SlotSummary) -> Option<&str> {
         self.finding(summary)?.damage.as_deref()

@@ -172,7 +172,7 @@ mod tests {
             "the time was not lost to waiting for a core"
         );
         assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));
-        assert_eq!(hunger.total, 40 * MS, "all samples since the last small loss count");
+        assert_eq!(hunger.total, 40 * MS, "the total is that since the last small loss");
         assert!(
             !hunger.count(25 * MS, 1000 * MS, 500 * MS),
             "a loss of a fortieth of the time does not count"

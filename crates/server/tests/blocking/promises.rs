@@ -28,7 +28,7 @@ fn both_hear_of_what_was_handed_over_when_it_is_durable() {
         world.wait_until_run("pusher", "rpush");
         waits(world, "0");
         assert!(pusher.is_silent(), "a reply was sent before the push was durable");
-        assert!(waiter.is_silent(), "an element was sent that may come back");
+        assert!(waiter.is_silent(), "an element that may come back was sent");
         world.open();
         assert_eq!(pusher.read(), integer(1).as_bytes());
         assert_eq!(waiter.read(), popped("k", "v").as_bytes());

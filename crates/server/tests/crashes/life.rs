@@ -352,9 +352,10 @@ impl World {
             let (first, last) = (&states[0], &states[states.len() - 1]);
             let older = older.iter().rposition(|state| state == found);
             format!(
-                "{promised} of {} units were promised, but the state that came back is not the state \
-                 after this number of units or more. Number of units of an equal older state: {older:?}. \
-                 Differences from the promised state: {}. Differences from the last state: {}",
+                "{promised} of {} units were promised, but the state that came back is not the \
+                 state after this number of units or more. Number of units of an equal older \
+                 state: {older:?}. Differences from the promised state: {}. Differences from the \
+                 last state: {}",
                 self.units.len(),
                 found.difference(first),
                 found.difference(last),
