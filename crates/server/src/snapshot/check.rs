@@ -149,8 +149,8 @@ impl Checks {
         self.findings.iter().find(is_of)
     }
 
-    /// The damage that the last check of this snapshot has found; `None` if it has found none, or if
-    /// this snapshot was not checked yet.
+    /// The damage that the last check of this snapshot has found; `None` if it has found none, or
+    /// if this snapshot was not checked yet.
     pub(crate) fn damage(&self, summary: &SlotSummary) -> Option<&str> {
         self.finding(summary)?.damage.as_deref()
     }
