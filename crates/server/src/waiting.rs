@@ -45,11 +45,11 @@ impl Ticket {
 pub(crate) enum Reason {
     /// Room in the log for the request's record, or the release of memory that a snapshot holds.
     Room,
-    /// Room in the log for the next step of a command in steps.
+    /// Room in the log for the next step of a command that runs in steps.
     RoomForStep,
-    /// The end of a pause.
+    /// The end of a `CLIENT PAUSE`.
     Pause,
-    /// The end of the long request.
+    /// The end of the long request, which runs in steps (see `engine::long`).
     LongRequest,
     /// Keys of the request are taken: they became ready for clients that began to wait earlier, and
     /// these clients are served first.
@@ -177,7 +177,7 @@ impl Waiting {
         size_of::<Self>() + then + keys + LINE_MEMORY
     }
 
-    /// The part of the reply that a command in steps has made so far.
+    /// The part of the reply that a command that runs in steps has made so far.
     pub(crate) fn made(&self) -> Option<&ReplyBuf> {
         match &self.then {
             Then::GoOn(command) => command.steps.made(),

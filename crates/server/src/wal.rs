@@ -133,9 +133,9 @@ impl Wal {
         if was_kept && !self.was_kept {
             log::error!(
                 "the kernel could not provide a page of the log's mapped buffers: their file \
-                 system is full, or their device fails. The buffers are now private memory: under \
-                 everysec and no, a reply leaves only when its record is written. Check the disk \
-                 under the volume, and make room on it; a restart maps the buffers again"
+                 system is full, or their device fails. The buffers are now private memory: with \
+                 appendfsync everysec or no, a reply leaves only when its record is written. Check \
+                 the disk under the volume, and make room on it; a restart maps the buffers again"
             );
         }
     }

@@ -12,8 +12,8 @@ use crate::engine::{Engine, Loading, policy};
 use crate::explain::{explain, explain_system};
 use crate::snapshot::Decoders;
 
-/// Largest number of batches in flight under `always`. While that many batches are in flight,
-/// further records gather for the next batch.
+/// Largest number of batches in flight under `appendfsync always`. While that many batches are in
+/// flight, further records gather for the next batch.
 const COMMITS_IN_FLIGHT: usize = 2;
 /// Time between two rounds of serving sockets during recovery.
 const LOADING_TURN_EVERY: Duration = Duration::from_millis(10);
