@@ -126,7 +126,10 @@ mod tests {
                 }
                 HostOp::Deallocate { lba, count } => {
                     assert_eq!(count, 1);
-                    assert!(live.remove(&lba) || trims == Trims::AnyPage, "{lba} was not live");
+                    assert!(
+                        live.remove(&lba) || trims == Trims::AnyPage,
+                        "block {lba} was not live"
+                    );
                     trimmed += 1;
                 }
             }
@@ -142,10 +145,16 @@ mod tests {
             let ops = 60_000;
             let (live, trimmed) = live_after(trims, ratio, ops);
             let exact = ops as f64 * ratio / (1.0 + ratio);
-            assert!((trimmed as f64 - exact).abs() <= 2.0, "{trimmed} trims of {ops}");
+            assert!(
+                (trimmed as f64 - exact).abs() <= 2.0,
+                "{trimmed} of {ops} operations are trims"
+            );
             let share = live.len() as f64 / 1000.0;
             let expected = trims.live_share(ratio).unwrap();
-            assert!((share - expected).abs() < 0.06, "{trims:?} {ratio}: {share}, not {expected}");
+            assert!(
+                (share - expected).abs() < 0.06,
+                "{trims:?} with ratio {ratio}: the live share is {share}, not {expected}"
+            );
         }
     }
 

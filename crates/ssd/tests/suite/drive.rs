@@ -16,7 +16,7 @@ pub(crate) fn options(clock: Clock) -> DriveOptions {
 }
 
 pub(crate) fn drive(options: &DriveOptions) -> EmulatedDrive {
-    EmulatedDrive::open(options.clone()).expect("it can be made")
+    EmulatedDrive::open(options.clone()).expect("the drive opens")
 }
 
 fn buffer(lbas: usize, byte: u8) -> Buffer {
@@ -55,7 +55,7 @@ pub(crate) fn do_all(path: &mut dyn Device, ops: impl IntoIterator<Item = Op>) {
 pub(crate) fn byte_at(path: &mut dyn Device, lba: u64) -> u8 {
     let (read, result) = run(path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
     assert_eq!(result, Ok(()));
-    let read = read.expect("it comes home");
+    let read = read.expect("the read returns its buffer");
     assert!(read.iter().all(|byte| *byte == read[0]), "block {lba} is torn");
     read[0]
 }
@@ -65,7 +65,7 @@ fn what_holds_nothing_reads_as_zeros_unless_a_pattern_is_wanted() {
     for (deallocated, byte) in [(Deallocated::Zeros, 0), (Deallocated::Pattern, 0xDD)] {
         let mut drive = drive(&DriveOptions { deallocated, ..options(Clock::Virtual) });
         assert_eq!(drive.deallocated(), deallocated);
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         do_all(&mut *path, [write(0, 2, 1, true), Op::Deallocate { range: range(1, 2) }]);
         assert_eq!([0, 1, 2].map(|lba| byte_at(&mut *path, lba)), [1, byte, byte]);
     }
@@ -75,7 +75,7 @@ fn contract(options: &DriveOptions) {
     let mut last = None;
     contract::check_all(|| {
         let mut drive = drive(options);
-        let path = drive.open_path().expect("there is room for one more");
+        let path = drive.open_path().expect("a path opens");
         // This assignment drops the drive of the previous call, and its file.
         last = Some(drive);
         path
@@ -109,7 +109,7 @@ fn with_a_cache_in_real_time_it_is_a_device_like_any_other() {
 #[test]
 fn a_write_takes_as_long_as_its_die() {
     let mut drive = drive(&options(Clock::Virtual));
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     assert_eq!(drive.config_dies(), 8);
     do_all(&mut *path, [write(0, 8, 1, false)]);
     assert_eq!(drive.now(), Timing::PAPER.program);
@@ -134,7 +134,7 @@ impl Dies for EmulatedDrive {
 #[test]
 fn in_real_time_nothing_is_over_before_its_time() {
     let mut drive = drive(&options(Clock::Real));
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     for round in 0..20 {
         let before = std::time::Instant::now();
         do_all(&mut *path, [write(round * 16, 16, 1, false)]);
@@ -146,12 +146,12 @@ fn in_real_time_nothing_is_over_before_its_time() {
 fn two_paths_lead_to_the_same_drive() {
     for clock in [Clock::Virtual, Clock::Real] {
         let mut drive = drive(&options(clock));
-        let mut one = drive.open_path().expect("there is room");
-        let mut other = drive.open_path().expect("there is room");
+        let mut one = drive.open_path().expect("a path opens");
+        let mut other = drive.open_path().expect("a path opens");
         do_all(&mut *one, [write(5, 3, 7, true)]);
         assert_eq!(byte_at(&mut *other, 6), 7);
         do_all(&mut *other, [Op::Deallocate { range: range(5, 7) }]);
-        assert_eq!(byte_at(&mut *one, 6), 0xDD, "it holds nothing");
+        assert_eq!(byte_at(&mut *one, 6), 0xDD, "block 6 holds nothing");
         assert_eq!(byte_at(&mut *one, 7), 7);
         assert_eq!(drive.counters().host_bytes(), 3 * LBA_SIZE as u64);
         assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 1);
@@ -165,21 +165,21 @@ fn losing_power() -> DriveOptions {
 #[test]
 fn what_was_not_flushed_is_gone_when_power_is_cut() {
     let mut drive = drive(&losing_power());
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 8, 1, true)]);
     // Block 1 is overwritten durably. Block 2 is overwritten before a flush, block 3 before and
     // after the flush, and block 4 after the flush.
     do_all(&mut *path, [write(1, 1, 2, true), write(2, 1, 2, false), write(3, 1, 2, false)]);
     do_all(&mut *path, [Op::Flush, write(3, 1, 3, false), write(4, 1, 3, false)]);
     // This write is in flight, and does not complete before the cut.
-    path.submit(Token(9), write(5, 1, 4, true)).expect("there is room");
+    path.submit(Token(9), write(5, 1, 4, true)).expect("the queue has room");
     path.kick();
     drive.cut_power(|_| false);
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
     assert_eq!(completions[0].result, Err(DeviceError::Gone));
     assert_eq!(run(&mut *path, Op::Flush).1, Err(DeviceError::Gone), "the path is gone for good");
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     let found: Vec<u8> = (0..6).map(|lba| byte_at(&mut *path, lba)).collect();
     assert_eq!(found, [1, 2, 2, 2, 1, 1]);
 }
@@ -189,11 +189,11 @@ fn any_of_what_was_not_flushed_may_survive() {
     let mut random = Random::new(3);
     for _ in 0..20 {
         let mut drive = drive(&losing_power());
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         do_all(&mut *path, [write(0, 16, 1, true), write(0, 16, 2, false)]);
         let survivors: Vec<bool> = (0..16).map(|_| random.coin()).collect();
         drive.cut_power(|lba| survivors[lba as usize]);
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         for (lba, survived) in survivors.into_iter().enumerate() {
             assert_eq!(byte_at(&mut *path, lba as u64), if survived { 2 } else { 1 });
         }
@@ -203,30 +203,30 @@ fn any_of_what_was_not_flushed_may_survive() {
 #[test]
 fn a_flush_saves_what_was_over_before_it_and_not_more() {
     let mut drive = drive(&losing_power());
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 4, 1, true), write(0, 1, 2, false)]);
     // The flush and the write are in flight at the same time, so the flush does not cover the
     // write.
-    path.submit(Token(1), Op::Flush).expect("there is room");
-    path.submit(Token(2), write(1, 1, 2, false)).expect("there is room");
+    path.submit(Token(1), Op::Flush).expect("the queue has room");
+    path.submit(Token(2), write(1, 1, 2, false)).expect("the queue has room");
     let mut completions = Vec::new();
     while path.in_flight() > 0 {
         path.wait(None, &mut completions);
     }
     drive.cut_power(|_| false);
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     assert_eq!((byte_at(&mut *path, 0), byte_at(&mut *path, 1)), (2, 1));
 }
 
 #[test]
 fn what_held_nothing_holds_nothing_again_when_power_is_cut() {
     let mut drive = drive(&losing_power());
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 1, 1, true), write(1, 1, 1, false)]);
     let mapped = |drive: &EmulatedDrive| drive.with_ftl(slimio_ssd::Ftl::mapped_count);
     assert_eq!(mapped(&drive), 2);
     drive.cut_power(|_| false);
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     assert_eq!((byte_at(&mut *path, 0), byte_at(&mut *path, 1)), (1, 0xDD));
     assert_eq!(mapped(&drive), 1);
 }
@@ -234,7 +234,7 @@ fn what_held_nothing_holds_nothing_again_when_power_is_cut() {
 #[test]
 fn a_deallocation_is_stable_once_it_was_flushed() {
     let mut drive = drive(&losing_power());
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     let to = |lba| Op::Write {
         lba: Lba(lba),
         buffer: buffer(1, 1),
@@ -246,27 +246,27 @@ fn a_deallocation_is_stable_once_it_was_flushed() {
     do_all(&mut *path, [Op::Deallocate { range: range(1, 3) }]);
     let before = drive.counters();
     drive.cut_power(|lba| lba == 2);
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     let found: Vec<u8> = (0..3).map(|lba| byte_at(&mut *path, lba)).collect();
     assert_eq!(found, [0xDD, 1, 0xDD]);
-    assert_eq!(drive.counters(), before, "nothing was written");
+    assert_eq!(drive.counters(), before, "a power cut writes nothing");
     let owner = |report: slimio_ssd::UnitReport| report.owner.filter(|_| report.valid > 0);
     let owners: Vec<_> = drive.with_ftl(|ftl| ftl.units().filter_map(owner).collect());
-    assert_eq!(owners, [slimio_ssd::Owner::Handle(3)], "it is where it was");
+    assert_eq!(owners, [slimio_ssd::Owner::Handle(3)], "block 1 is still in a unit of handle 3");
 }
 
 #[test]
 fn a_cut_undoes_what_is_on_its_way_in_real_time() {
     let mut drive = drive(&DriveOptions { clock: Clock::Real, ..losing_power() });
     for _ in 0..30 {
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         do_all(&mut *path, [write(0, 512, 1, true)]);
-        path.submit(Token(2), write(0, 512, 2, false)).expect("there is room");
+        path.submit(Token(2), write(0, 512, 2, false)).expect("the queue has room");
         path.kick();
         drive.cut_power(|_| false);
-        // This waits for the path's thread to end.
+        // Dropping the path waits for its thread to end.
         drop(path);
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         let lost = (0..512).find(|lba| byte_at(&mut *path, *lba) != 1);
         assert_eq!(lost, None);
     }
@@ -275,13 +275,13 @@ fn a_cut_undoes_what_is_on_its_way_in_real_time() {
 #[test]
 fn a_durable_write_takes_no_room_in_the_cache() {
     let mut drive = drive(&losing_power());
-    let mut path = drive.open_path().expect("there is room");
-    path.submit(Token(1), write(0, 256, 1, true)).expect("there is room");
-    path.submit(Token(2), write(256, 256, 1, false)).expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
+    path.submit(Token(1), write(0, 256, 1, true)).expect("the queue has room");
+    path.submit(Token(2), write(256, 256, 1, false)).expect("the queue has room");
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
     let first: Vec<Token> = completions.iter().map(|completion| completion.token).collect();
-    assert_eq!(first, [Token(2)], "the cache has room for all of it");
+    assert_eq!(first, [Token(2)], "the cache has room for the whole second write");
     assert!(drive.now() < Timing::PAPER.program);
 }
 
@@ -291,7 +291,7 @@ fn a_durable_write_takes_no_room_in_the_cache() {
 fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
     for clock in [Clock::Virtual, Clock::Real] {
         let mut drive = drive(&options(clock));
-        let path = drive.open_path().expect("there is room");
+        let path = drive.open_path().expect("a path opens");
         let lba_count = drive.with_ftl(|ftl| (path.geometry().lba_count, ftl.config().lba_count));
         assert_eq!(lba_count.0, lba_count.1);
     }
@@ -300,14 +300,14 @@ fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
 #[test]
 fn a_large_drive_that_holds_nothing_takes_no_memory() {
     let resident = || {
-        let pages = std::fs::read_to_string("/proc/self/statm").expect("it is there");
-        let pages: u64 = pages.split(' ').nth(1).expect("").parse().expect("it is a number");
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+        let pages: u64 = pages.split(' ').nth(1).expect("").parse().expect("the field is a number");
         pages * 4096
     };
     let before = resident();
-    let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("it can work");
-    // The drive's mapping has 2.3 GiB. The limit leaves room for the memory of other tests that run
-    // at the same time.
+    let ftl = slimio_ssd::Ftl::new(Config::scaled(1 << 40)).expect("the configuration is valid");
+    // The mapping reserves 2.3 GiB of addresses, but takes memory only for the parts that were
+    // written. The limit leaves room for the memory of other tests that run at the same time.
     assert!(resident() < before + (500 << 20));
     assert_eq!(ftl.mapped_count(), 0);
 }
@@ -316,18 +316,22 @@ fn a_large_drive_that_holds_nothing_takes_no_memory() {
 fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
     let deallocate_latency = Duration::from_millis(10);
     let mut drive = drive(&DriveOptions { deallocate_latency, ..options(Clock::Virtual) });
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 8, 1, true)]);
-    path.submit(Token(2), Op::Deallocate { range: range(0, 8) }).expect("there is room");
-    path.submit(Token(3), write(4, 1, 2, true)).expect("there is room");
+    path.submit(Token(2), Op::Deallocate { range: range(0, 8) }).expect("the queue has room");
+    path.submit(Token(3), write(4, 1, 2, true)).expect("the queue has room");
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
-    assert_eq!(completions[0].token, Token(3), "the deallocation takes longer");
+    assert_eq!(completions[0].token, Token(3), "the deallocation takes longer than the write");
     assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 8);
     path.wait(None, &mut completions);
     assert_eq!(completions[1].token, Token(2));
     assert!(drive.now() >= deallocate_latency);
-    assert_eq!(byte_at(&mut *path, 4), 0xDD, "the write was before the acknowledgement");
+    assert_eq!(
+        byte_at(&mut *path, 4),
+        0xDD,
+        "a write before the deallocation is acknowledged is lost"
+    );
     do_all(&mut *path, [write(4, 1, 3, true)]);
     assert_eq!(byte_at(&mut *path, 4), 3);
 }
@@ -336,7 +340,7 @@ fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
 fn placements_lead_to_handles_and_are_accounted() {
     let mut drive = drive(&options(Clock::Virtual));
     assert_eq!(drive.placements().len(), 8);
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     let to = |placement, lba| Op::Write {
         lba: Lba(lba),
         buffer: buffer(2, 1),
@@ -344,20 +348,24 @@ fn placements_lead_to_handles_and_are_accounted() {
         durable: true,
     };
     do_all(&mut *path, [to(0, 0), to(3, 2), to(3, 4), to(99, 6)]);
-    let account = drive.fdp().expect("it has one");
+    let account = drive.fdp().expect("the drive has an FDP account");
     let counters = drive.counters();
     let by_handle: Vec<u64> = counters.handles().iter().map(|of| of.host_pages).collect();
-    assert_eq!(by_handle, [4, 0, 0, 4, 0, 0, 0, 0], "an unknown one is the first one's");
-    let events = account.host_events().expect("it is there");
+    assert_eq!(
+        by_handle,
+        [4, 0, 0, 4, 0, 0, 0, 0],
+        "writes with an unknown placement go to the first handle"
+    );
+    let events = account.host_events().expect("the events can be read");
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].name(), events[0].placement), ("invalid placement id", Some(99)));
-    let unit = account.unit_blocks().expect("it says so");
-    let handles = account.handles().expect("it is there");
+    let unit = account.unit_blocks().expect("the size of a unit is known");
+    let handles = account.handles().expect("the handles can be read");
     assert_eq!((handles.len(), handles[3].unit_blocks_left), (8, unit - 4));
-    account.start_fresh_unit(PlacementId(3)).expect("there is such a handle");
-    assert_eq!(account.handles().expect("it is there")[3].unit_blocks_left, unit);
+    account.start_fresh_unit(PlacementId(3)).expect("the handle exists");
+    assert_eq!(account.handles().expect("the handles can be read")[3].unit_blocks_left, unit);
     assert!(account.start_fresh_unit(PlacementId(8)).is_err());
-    let statistics = account.statistics().expect("it is there");
+    let statistics = account.statistics().expect("the statistics can be read");
     assert_eq!(statistics.host_bytes, 8 * LBA_SIZE as u128);
     assert_eq!(statistics.media_bytes, (8 + u128::from(unit) - 4) * LBA_SIZE as u128);
 }
@@ -366,23 +374,34 @@ fn placements_lead_to_handles_and_are_accounted() {
 fn a_conventional_drive_has_one_frontier() {
     let mut drive = drive(&DriveOptions { has_fdp: false, ..options(Clock::Virtual) });
     assert!(drive.placements().is_empty());
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     let placement = PlacementId(2);
     let op = Op::Write { lba: Lba(1), buffer: buffer(1, 1), placement, durable: true };
     do_all(&mut *path, [op]);
     assert_eq!(drive.counters().handles()[0].host_pages, 1);
     assert_eq!(drive.with_ftl(|ftl| ftl.host_events().count()), 0);
-    assert!(drive.watch().update_handle(PlacementId(0)).is_err(), "it shows no handles");
-    assert_eq!(drive.fdp().expect("it has one").handles().expect("none").len(), 0);
+    assert!(
+        drive.watch().update_handle(PlacementId(0)).is_err(),
+        "a conventional drive has no handles"
+    );
+    assert_eq!(
+        drive
+            .fdp()
+            .expect("the drive has an FDP account")
+            .handles()
+            .expect("the list can be read")
+            .len(),
+        0
+    );
 }
 
 #[test]
 fn dropped_data_reads_as_its_address() {
     let mut drive = drive(&DriveOptions { data: DataPlace::Dropped, ..options(Clock::Virtual) });
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     do_all(&mut *path, [write(0x0101, 1, 9, true)]);
     let (read, _) = run(&mut *path, Op::Read { lba: Lba(0x0101), buffer: Buffer::zeroed(1) });
-    let read = read.expect("it comes home");
+    let read = read.expect("the read returns its buffer");
     assert_eq!(read[LBA_SIZE - 8..], 0x0101_u64.to_le_bytes());
     assert_eq!(byte_at(&mut *path, 1), 0xDD);
 }
@@ -391,6 +410,8 @@ fn dropped_data_reads_as_its_address() {
 fn a_drive_that_can_not_work_is_refused_with_a_sentence() {
     let mut bad = options(Clock::Virtual);
     bad.config.lba_count += 1;
-    let Err(refused) = EmulatedDrive::open(bad).map(drop) else { panic!("it can't work") };
+    let Err(refused) = EmulatedDrive::open(bad).map(drop) else {
+        panic!("this configuration can't work")
+    };
     assert!(refused.to_string().contains("not whole reclaim units"), "{refused}");
 }

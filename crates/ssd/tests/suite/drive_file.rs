@@ -1,4 +1,4 @@
-//! Tests what of an emulated drive in a file survives until the next start.
+//! Tests which parts of an emulated drive in a file survive until the next start.
 
 use std::path::{Path, PathBuf};
 
@@ -17,45 +17,54 @@ fn a_drive_in_a_file_is_there_again() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(10, 4, 1, true), write(100, 1, 2, true)]);
     do_all(&mut *path, [Op::Deallocate { range: range(11, 13) }]);
     let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
     assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
     drop((first, path));
     let mut second = drive(&in_file(file.clone()));
-    let mut path = second.open_path().expect("there is room");
+    let mut path = second.open_path().expect("a path opens");
     let found = [10, 13, 100].map(|lba| byte_at(&mut *path, lba));
     assert_eq!(found, [1, 1, 2]);
-    assert_eq!(second.counters().host_bytes(), 5 * LBA_SIZE as u64, "it goes on counting");
+    assert_eq!(
+        second.counters().host_bytes(),
+        5 * LBA_SIZE as u64,
+        "the counters go on after a start"
+    );
     assert_eq!(second.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
     drop(path);
     let counters = second.counters();
     let killed = as_killed(&file);
     let mut third = drive(&in_file(killed));
-    assert_eq!(third.notes().len(), 1, "nothing is lost");
-    let mut path = third.open_path().expect("there is room");
+    assert_eq!(third.notes().len(), 1, "a kill loses nothing");
+    let mut path = third.open_path().expect("a path opens");
     assert_eq!([10, 11, 12, 13, 100].map(|lba| byte_at(&mut *path, lba)), [1, 0xDD, 0xDD, 1, 2]);
-    assert_eq!(third.counters(), counters, "it goes on counting, whatever has ended it");
+    assert_eq!(third.counters(), counters, "the counters go on after a kill");
     assert_eq!(third.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
     drop((second, third, path));
-    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "it was closed well");
-    std::fs::OpenOptions::new().write(true).open(&file).expect("it is there").set_len(8).expect("");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "a closed drive has lost nothing");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .expect("the data file exists")
+        .set_len(8)
+        .expect("");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("it is not of the drive's size")
+        panic!("the file does not have the drive's size")
     };
     assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }
 
-/// Copies the files of an open drive. The copies are what would be left if its process were killed
-/// now. Returns the path of the copied data file.
+/// Copies the files of an open drive as a kill of its process would leave them now. Returns the
+/// path of the copied data file.
 pub(crate) fn as_killed(file: &Path) -> PathBuf {
     let copy = file.with_file_name("killed");
     // Remove an earlier copy. Otherwise, the new copy would keep the attributes of the earlier one.
     drop(std::fs::remove_file(&copy));
-    std::fs::copy(file, &copy).expect("it can be copied");
+    std::fs::copy(file, &copy).expect("the data file can be copied");
     std::fs::copy(file.with_extension("mapping"), copy.with_extension("mapping"))
-        .expect("so can this");
+        .expect("the state file can be copied");
     copy
 }
 
@@ -65,13 +74,14 @@ fn a_drive_in_a_file_is_made_once() {
     let file = folder.path().join("drive");
     let name = file.display();
     let parse = |options: &str| {
-        DriveOptions::parse(&format!("{name}{options}"), Clock::Virtual).expect("it names one")
+        DriveOptions::parse(&format!("{name}{options}"), Clock::Virtual)
+            .expect("the text names a drive")
     };
     let all = ",size=64M,ru=1M,spare=30%,handles=4,isolation=initial,cache=1M,timing=none";
     let made = parse(all);
     drop(drive(&made));
-    // An option that is left out keeps its earlier value. It may also be given again with that
-    // value.
+    // An option that is left out keeps its earlier value. An option may also be given again with
+    // its earlier value.
     for options in ["", all, ",size=64M", ",ru=1M", ",spare=30%", ",handles=4,fdp=on"] {
         let again = parse(options);
         assert_eq!((&again.config, again.cache_lbas), (&made.config, made.cache_lbas), "{options}");
@@ -80,7 +90,7 @@ fn a_drive_in_a_file_is_made_once() {
     let other = parse(",timing=paper,cache=0,deallocate=5,victims=fifo");
     assert_eq!(other.config.timing, Timing::PAPER);
     drop(drive(&other));
-    assert_eq!(parse("").config, other.config, "it is as at the last start");
+    assert_eq!(parse("").config, other.config, "options that are left out keep their values");
     for (options, why) in [
         (",ru=2M", "made with reclaim units of ru=1 MiB, not 2 MiB"),
         (",spare=40%", "made with a count of reclaim units (spare=) of 92, not 107"),
@@ -89,14 +99,15 @@ fn a_drive_in_a_file_is_made_once() {
         (",isolation=persistent", "made with isolation=initial, not persistent"),
     ] {
         let refused = EmulatedDrive::open(parse(options)).map(drop);
-        let refused = refused.expect_err("it was made otherwise").to_string();
+        let refused = refused.expect_err("the drive was made with another value").to_string();
         assert!(refused.contains(why), "{refused}");
     }
     drop(drive(&parse("")));
-    // A size that was given without a unit size was rounded when the drive was made.
+    // A size without a size of reclaim units (`ru=`) is rounded when the drive is made. The next
+    // start must still accept the same size.
     let file = folder.path().join("rounded");
     let rounded = format!("{},size=64M", file.display());
-    let rounded = || DriveOptions::parse(&rounded, Clock::Virtual).expect("it names one");
+    let rounded = || DriveOptions::parse(&rounded, Clock::Virtual).expect("the text names a drive");
     drop(drive(&rounded()));
     drop(drive(&rounded()));
 }
@@ -105,15 +116,15 @@ fn a_drive_in_a_file_is_made_once() {
 fn a_drive_is_the_same_by_whatever_links_it_is_reached() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let (file, link) = (folder.path().join("drive"), folder.path().join("link"));
-    std::os::unix::fs::symlink(&file, &link).expect("it can be made");
+    std::os::unix::fs::symlink(&file, &link).expect("the link can be made");
     let mapped = |drive: &EmulatedDrive| drive.with_ftl(slimio_ssd::Ftl::mapped_count);
     for (lba, name) in [(0, &file), (1, &link), (2, &file), (3, &link)] {
         let mut drive = drive(&in_file(name.clone()));
         assert_eq!((mapped(&drive), drive.notes().len()), (lba, 1));
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         do_all(&mut *path, [write(lba, 1, 1, true)]);
     }
-    assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 3);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder exists").count(), 3);
 }
 
 #[test]
@@ -121,9 +132,9 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 1, 1, true)]);
-    let mut mapped = first.map(64 << 10, 128 << 10).expect("it can be mapped");
+    let mut mapped = first.map(64 << 10, 128 << 10).expect("the range can be mapped");
     for buffer in &mut mapped.buffers(64 << 10) {
         buffer.fill(7);
     }
@@ -134,14 +145,14 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     };
     drop((mapped, path, first));
     assert_eq!(mapped_lbas(&drive(&in_file(killed.clone()))), [0]);
-    // Both bodies are destroyed, so only the data and the heads are left. The drive still knows
-    // which data belongs to it.
+    // Destroy the bodies of both checkpoints, so that only the data and the checkpoints' heads are
+    // left. The drive still knows which blocks were written through the drive.
     let state = killed.with_extension("mapping");
-    let mut bytes = std::fs::read(&state).expect("it is there");
+    let mut bytes = std::fs::read(&state).expect("the state file exists");
     let journal_size = 8192 * 32;
     let bodies = 8192..bytes.len() - journal_size;
     bytes[bodies].fill(0xFF);
-    std::fs::write(&state, bytes).expect("it can be written");
+    std::fs::write(&state, bytes).expect("the state file can be written");
     let last = drive(&in_file(killed));
     assert!(last.notes()[1].contains("missing or damaged"));
     let lbas = mapped_lbas(&last);
@@ -149,14 +160,14 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     assert!(!lbas.iter().any(|lba| (16..48).contains(lba)), "{lbas:?}");
 }
 
-/// Destroys the bodies of both checkpoints, and opens the drive. Of its state, only the heads are
-/// left.
+/// Destroys the bodies of both checkpoints, and opens the drive. Of the drive's state, only the
+/// checkpoints' heads are left.
 fn with_both_bodies_damaged(killed: PathBuf) -> EmulatedDrive {
     let state = killed.with_extension("mapping");
-    let mut bytes = std::fs::read(&state).expect("it is there");
+    let mut bytes = std::fs::read(&state).expect("the state file exists");
     let bodies = BODIES..journal(&bytes);
     bytes[bodies].fill(0xFF);
-    std::fs::write(&state, bytes).expect("it can be written");
+    std::fs::write(&state, bytes).expect("the state file can be written");
     let drive = drive(&in_file(killed));
     assert!(drive.notes()[1].contains("missing or damaged"));
     drive
@@ -167,22 +178,22 @@ fn what_is_written_where_memory_was_mapped_is_the_drives_again() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    // Two ranges are mapped, one after the other. The blocks between the two ranges were never
+    // Two ranges are mapped, one after the other. The blocks between the two ranges are never
     // mapped.
     for offset in [0, 4 << 20] {
-        drop(first.map(offset, 64 << 10).expect("it can be mapped"));
+        drop(first.map(offset, 64 << 10).expect("the range can be mapped"));
     }
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(500, 1, 5, true)]);
     let mut last = with_both_bodies_damaged(as_killed(&file));
-    let mut path = last.open_path().expect("there is room");
+    let mut path = last.open_path().expect("a path opens");
     assert_eq!(byte_at(&mut *path, 500), 5);
     drop((last, path));
     // A host now writes to blocks that were mapped before and are not mapped any more.
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(1030, 1, 6, true)]);
     let mut last = with_both_bodies_damaged(as_killed(&file));
-    let mut path = last.open_path().expect("there is room");
+    let mut path = last.open_path().expect("a path opens");
     assert_eq!([500, 1030].map(|lba| byte_at(&mut *path, lba)), [5, 6]);
 }
 
@@ -190,8 +201,8 @@ fn what_is_written_where_memory_was_mapped_is_the_drives_again() {
 fn a_write_to_what_is_mapped_is_refused_and_changes_nothing() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let mut drive = drive(&in_file(folder.path().join("drive")));
-    let mapped = drive.map(64 << 10, 64 << 10).expect("it can be mapped");
-    let mut path = drive.open_path().expect("there is room");
+    let mapped = drive.map(64 << 10, 64 << 10).expect("the range can be mapped");
+    let mut path = drive.open_path().expect("a path opens");
     path.submit(Token(1), write(15, 2, 1, true)).expect("nothing is in flight");
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
@@ -201,36 +212,37 @@ fn a_write_to_what_is_mapped_is_refused_and_changes_nothing() {
     do_all(&mut *path, [write(15, 2, 1, true)]);
 }
 
-/// Deallocations alone fill the journal as well.
+/// Deallocations fill the journal even if there are no writes.
 #[test]
 fn a_drive_that_is_only_deallocated_makes_checkpoints() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&small(file.clone()));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 3, 1, true)]);
     let free = |number: u64| Op::Deallocate { range: range(number % 99, number % 99 + 1) };
     do_all(&mut *path, (2..20_000).map(free));
     let mut again = drive(&small(as_killed(&file)));
     assert_eq!((again.notes().len(), again.with_ftl(slimio_ssd::Ftl::mapped_count)), (1, 0));
-    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 0xDD);
+    assert_eq!(byte_at(&mut *again.open_path().expect("a path opens"), 0), 0xDD);
 }
 
-/// The drive finds bytes in blocks that it has as empty. They belong to whoever maps them again.
+/// Blocks that were used as mapped memory count as empty, but have bytes in the file. The drive
+/// must keep these bytes for the next mapping of the blocks.
 #[test]
 fn what_was_stored_in_memory_stays_when_blocks_beside_it_are_written() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
     let (offset, size) = (16 * LBA_SIZE as u64, 4 * LBA_SIZE);
-    let mut mapped = first.map(offset, size).expect("it can be mapped");
+    let mut mapped = first.map(offset, size).expect("the range can be mapped");
     mapped.buffers(size)[0].fill(7);
     drop((mapped, first));
     let mut second = drive(&in_file(file.clone()));
-    let mut path = second.open_path().expect("there is room");
+    let mut path = second.open_path().expect("a path opens");
     do_all(&mut *path, [write(15, 1, 1, true), Op::Deallocate { range: range(15, 16) }]);
     drop((path, second));
     let mut third = drive(&in_file(file));
-    let mut mapped = third.map(offset, size).expect("it can be mapped");
+    let mut mapped = third.map(offset, size).expect("the range can be mapped");
     assert!(mapped.buffers(size)[0].iter().all(|byte| *byte == 7));
 }

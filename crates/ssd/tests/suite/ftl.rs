@@ -109,7 +109,7 @@ fn configs() -> impl Strategy<Value = Config> {
 }
 
 fn run(config: &Config, steps: &[Step]) {
-    let mut drive = Ftl::new(config.clone()).expect("it can work");
+    let mut drive = Ftl::new(config.clone()).expect("the configuration is valid");
     let mut naive = Naive::new(config);
     let lbas = config.lba_count;
     let at = |share: u16| (u64::from(share) * lbas) >> 16;
@@ -117,7 +117,9 @@ fn run(config: &Config, steps: &[Step]) {
         let mut write = |drive: &mut Ftl, lba: u64, handle: u16| {
             naive.handle = handle % config.handles;
             let placement = placement_of(config, handle);
-            drive.write_observed(lba, placement, &mut naive).expect("it is within the drive");
+            drive
+                .write_observed(lba, placement, &mut naive)
+                .expect("the block is within the drive");
         };
         match *step {
             Step::Write { start, count, handle } => {
@@ -137,12 +139,12 @@ fn run(config: &Config, steps: &[Step]) {
             }
             Step::Deallocate { start, count } => {
                 let count = at(count).min(lbas - at(start));
-                drive.deallocate(at(start), count).expect("it is within the drive");
+                drive.deallocate(at(start), count).expect("the block is within the drive");
                 naive.deallocate(at(start), count);
             }
             Step::FreshUnit { handle } => {
                 let placement = placement_of(config, handle);
-                drive.start_fresh_unit(placement, &mut naive).expect("there is such a handle");
+                drive.start_fresh_unit(placement, &mut naive).expect("the handle exists");
                 let left = drive.handle_pages_left(placement);
                 // If the collector shares the frontier, it may already have written to the unit.
                 let is_shared = config.frontiers == Frontiers::Shared;
@@ -195,7 +197,7 @@ pub(crate) fn compare(drive: &Ftl, naive: &Naive) {
             }
         }
     }
-    assert_eq!(valid, drive.mapped_count(), "valid counts add up");
+    assert_eq!(valid, drive.mapped_count(), "the valid counts add up to all mapped blocks");
     let groups = u32::from(config.groups);
     assert!(drive.free_units() >= config.thresholds.foreground_units / groups * groups);
     compare_counters(drive, naive);
@@ -214,7 +216,7 @@ fn compare_counters(drive: &Ftl, naive: &Naive) {
     assert_eq!(
         counters.media_bytes(),
         bytes(media_units) + counters.erased_bytes(),
-        "what went to the media is there or was erased"
+        "each page that was written to the media is still written or was erased"
     );
     for (handle, of_handle) in counters.handles().iter().enumerate() {
         assert_eq!(of_handle.host_pages, naive.host_pages[handle]);
@@ -248,16 +250,18 @@ fn a_full_drive_can_be_overwritten_for_ever() {
         let unit_pages = u64::from(config.geometry.unit_pages());
         config.geometry.blocks_per_die = 24;
         config.lba_count = u64::from(24 - config.spare_units_min()) * unit_pages;
-        let mut drive = Ftl::new(config.clone()).expect("it can work");
+        let mut drive = Ftl::new(config.clone()).expect("the configuration is valid");
         let mut naive = Naive::new(&config);
         let mut random = Random::new(1);
         for _ in 0..20_000 {
             let lba = random.below(config.lba_count);
             naive.handle = u16::from(lba.is_multiple_of(3));
-            drive.write_observed(lba, naive.handle, &mut naive).expect("it is within the drive");
+            drive
+                .write_observed(lba, naive.handle, &mut naive)
+                .expect("the block is within the drive");
         }
         compare(&drive, &naive);
-        assert!(drive.counters().waf().expect("something was written") > 1.0);
+        assert!(drive.counters().waf().expect("the host has written") > 1.0);
     }
 }
 
@@ -267,17 +271,18 @@ fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
     // quarter of the drive is overwritten, also in order. So the data in that quarter lives four
     // times as long.
     let waf = |handles: u16| {
-        let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) }).expect("it works");
+        let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) })
+            .expect("the configuration is valid");
         let lbas = drive.config().lba_count;
         let (window, long_lived) = (lbas / 2, lbas / 4);
         for round in 0..6 * lbas {
-            drive.write(round % window, 0).expect("it is within the drive");
+            drive.write(round % window, 0).expect("the block is within the drive");
             if round % 8 == 0 {
                 let lba = window + round / 8 % long_lived;
-                drive.write(lba, 1 % handles).expect("it is within the drive");
+                drive.write(lba, 1 % handles).expect("the block is within the drive");
             }
         }
-        drive.counters().waf().expect("something was written")
+        drive.counters().waf().expect("the host has written")
     };
     let (apart, mixed) = (waf(8), waf(1));
     assert!(apart <= 1.005, "{apart}");
@@ -286,17 +291,17 @@ fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
 
 #[test]
 fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
-    let mut drive = Ftl::new(small()).expect("it can work");
+    let mut drive = Ftl::new(small()).expect("the configuration is valid");
     let lbas = drive.config().lba_count;
-    drive.write(lbas - 1, 7).expect("it is the last one, and the last handle");
-    let beyond = drive.write(lbas, 0).expect_err("it is beyond the drive");
+    drive.write(lbas - 1, 7).expect("the last block and the last handle exist");
+    let beyond = drive.write(lbas, 0).expect_err("the block is beyond the drive");
     assert_eq!(beyond, FtlError::OutOfRange { lba: lbas, lba_count: lbas });
     let sentence = format!("block {lbas} is beyond the drive, which has {lbas} blocks");
     assert_eq!(beyond.to_string(), sentence);
     for (lba, count) in [(lbas - 1, 2), (u64::MAX, 1), (1, u64::MAX)] {
         assert!(matches!(drive.deallocate(lba, count), Err(FtlError::OutOfRange { .. })));
     }
-    let unknown = drive.write(0, 8).expect_err("there is no such handle");
+    let unknown = drive.write(0, 8).expect_err("handle 8 does not exist");
     assert_eq!(
         unknown.to_string(),
         "there is no handle 8: the drive has 8 handles, counted from 0"
@@ -306,13 +311,13 @@ fn what_is_beyond_the_drive_is_refused_and_changes_nothing() {
 
 #[test]
 fn events_tell_what_became_of_the_handles() {
-    let mut drive = Ftl::new(small()).expect("it can work");
+    let mut drive = Ftl::new(small()).expect("the configuration is valid");
     let unit_pages = u64::from(drive.config().geometry.unit_pages());
     for lba in 0..=unit_pages {
-        drive.write(lba, 3).expect("it is within the drive");
+        drive.write(lba, 3).expect("the block is within the drive");
     }
     drive.set_time(1_700_000_000_000);
-    drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
+    drive.start_fresh_unit(3, &mut ()).expect("the handle exists");
     drive.set_time(1_700_000_000_001);
     drive.note_invalid_placement(99);
     let found: Vec<FdpEventRecord> = drive.host_events().copied().collect();
@@ -335,11 +340,13 @@ fn events_tell_what_became_of_the_handles() {
     assert_eq!(found, [not_full, invalid]);
     assert_eq!(drive.controller_events().count(), 0, "a full unit is no event");
     for round in 0..4 * drive.config().lba_count {
-        drive.write(round * 31 % drive.config().lba_count, 0).expect("it is within the drive");
+        drive
+            .write(round * 31 % drive.config().lba_count, 0)
+            .expect("the block is within the drive");
     }
-    assert_eq!(drive.host_events().count(), 2, "they are not crowded out");
+    assert_eq!(drive.host_events().count(), 2, "controller events do not displace host events");
     assert_eq!(drive.controller_events().count(), EVENTS_MAX);
-    let copied = drive.controller_events().last().expect("there is one");
+    let copied = drive.controller_events().last().expect("there is an event");
     assert_eq!((copied.kind, copied.location), (EventKind::Reallocated, Some((0, 0))));
     let codes = EventKind::ALL.map(EventKind::code);
     assert_eq!(codes, [0, 2, 3, 0x80, 0x81]);
@@ -368,18 +375,18 @@ impl Observer for Copies {
 
 #[test]
 fn a_reallocation_says_how_many_blocks_were_moved_and_which_was_the_first() {
-    let mut drive = Ftl::new(small()).expect("it can work");
+    let mut drive = Ftl::new(small()).expect("the configuration is valid");
     let lbas = drive.config().lba_count;
     let mut copies = Copies::default();
     let mut lba_of = std::collections::HashMap::new();
     for round in 0..4 * lbas {
         let lba = round * 31 % lbas;
-        drive.write_observed(lba, 2, &mut copies).expect("it is within the drive");
+        drive.write_observed(lba, 2, &mut copies).expect("the block is within the drive");
         if copies.erased > 0 && !copies.from.is_empty() {
             break;
         }
         copies = Copies::default();
-        lba_of.insert(drive.page_of(lba).expect("it was written"), lba);
+        lba_of.insert(drive.page_of(lba).expect("the block was written"), lba);
     }
     let event = drive.controller_events().last().expect("the collector has worked");
     assert_eq!((event.kind, event.placement), (EventKind::Reallocated, Some(PlacementId(2))));
@@ -392,21 +399,21 @@ fn a_reallocation_says_how_many_blocks_were_moved_and_which_was_the_first() {
 
 #[test]
 fn a_handle_records_what_it_was_told_to() {
-    let mut drive = Ftl::new(small()).expect("it can work");
-    drive.enable_events(3, &[EventKind::UnitNotFull], false).expect("there is such a handle");
+    let mut drive = Ftl::new(small()).expect("the configuration is valid");
+    drive.enable_events(3, &[EventKind::UnitNotFull], false).expect("the handle exists");
     for handle in [3, 4] {
-        drive.write(0, handle).expect("it is within the drive");
-        drive.start_fresh_unit(handle, &mut ()).expect("there is such a handle");
+        drive.write(0, handle).expect("the block is within the drive");
+        drive.start_fresh_unit(handle, &mut ()).expect("the handle exists");
     }
     let of = |drive: &Ftl| drive.host_events().map(|event| event.location).collect::<Vec<_>>();
     assert_eq!(of(&drive), [Some((0, 4))]);
-    let enabled = drive.enabled_events(3).expect("there is such a handle");
+    let enabled = drive.enabled_events(3).expect("the handle exists");
     let all_but_one: Vec<_> =
         EventKind::ALL.into_iter().map(|kind| (kind.code(), kind.code() != 0)).collect();
     assert_eq!(enabled, all_but_one);
-    drive.enable_events(3, &[EventKind::UnitNotFull], true).expect("there is such a handle");
-    drive.write(0, 3).expect("it is within the drive");
-    drive.start_fresh_unit(3, &mut ()).expect("there is such a handle");
+    drive.enable_events(3, &[EventKind::UnitNotFull], true).expect("the handle exists");
+    drive.write(0, 3).expect("the block is within the drive");
+    drive.start_fresh_unit(3, &mut ()).expect("the handle exists");
     assert_eq!(of(&drive), [Some((0, 4)), Some((0, 3))]);
     assert!(drive.enable_events(8, &[], true).is_err() && drive.enabled_events(8).is_err());
 }

@@ -1,5 +1,5 @@
-//! Kills processes that use a drive. Compares the drive that they leave with the requests that were
-//! acknowledged to them.
+//! Kills processes that use a drive. After each kill, compares the drive with the requests that it
+//! had acknowledged.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -65,11 +65,11 @@ fn ask(drive: &EmulatedDrive, queue: &mut DriveQueue, asked: Ask, stamp: u64) {
             drop(run(queue, Op::Deallocate { range }));
         }
         Ask::Update { placement } => {
-            drive.watch().update_handles(&placements(placement)).expect("it exists");
+            drive.watch().update_handles(&placements(placement)).expect("the handle exists");
         }
         Ask::Enable { handle, kind, is_enabled } => {
             let watch = drive.watch();
-            watch.enable_events(handle, &[kind.code()], is_enabled).expect("it exists");
+            watch.enable_events(handle, &[kind.code()], is_enabled).expect("the handle exists");
         }
     }
 }
@@ -77,27 +77,27 @@ fn ask(drive: &EmulatedDrive, queue: &mut DriveQueue, asked: Ask, stamp: u64) {
 /// Uses the drive in a file until the process is killed.
 fn use_until_killed(file: &Path) {
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.expect("the parent gives it");
+    let seed: u64 = seed.expect("the parent sets the seed");
     let options = options(file);
     let lbas = options.config.lba_count;
     let drive = drive(&options);
     let (mut queue, mut random) = (drive.open_queue(), Random::new(seed));
-    // The parent reads from the other end of this pipe. The test harness itself does not write to
-    // it.
+    // Standard error is a pipe that the parent reads. The test harness itself writes nothing to
+    // standard error.
     let mut told = std::io::stderr();
     for number in 0.. {
         let asked = Ask::random(&mut random, lbas);
-        told.write_all(b"b").expect("the parent reads it");
+        told.write_all(b"b").expect("the parent reads the pipe");
         ask(&drive, &mut queue, asked, stamp(seed, number));
-        told.write_all(b"a").expect("the parent reads it");
+        told.write_all(b"a").expect("the parent reads the pipe");
     }
 }
 
-/// Runs the test below in a child process, and kills the process some time `after` it has done at
-/// least `least` requests. Returns how many requests the process had begun, and how many of them
-/// were acknowledged.
+/// Runs the test below in a child process. Once the process has done at least `least` requests,
+/// waits for the time `after`, and then kills the process. Returns how many requests the process
+/// had begun, and how many of them were acknowledged.
 fn run_and_kill(file: &Path, seed: u64, least: u64, after: Duration) -> (u64, u64) {
-    let test = std::env::current_exe().expect("it is running");
+    let test = std::env::current_exe().expect("the path of this test is known");
     let mut child = Command::new(test)
         .args(["--exact", NAME, "--nocapture"])
         .env(FILE, file)
@@ -106,27 +106,32 @@ fn run_and_kill(file: &Path, seed: u64, least: u64, after: Duration) -> (u64, u6
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it can be started");
-    let mut pipe = child.stderr.take().expect("it is piped");
+        .expect("the child can be started");
+    let mut pipe = child.stderr.take().expect("standard error is a pipe");
     let (enough, has_enough) = channel();
     let reader = std::thread::spawn(move || {
         // The child writes two letters for each request.
         let mut told = vec![0; 2 * least as usize];
         if pipe.read_exact(&mut told).is_ok() {
-            // If the test has failed, nobody receives this any more.
+            // The send fails only if the test has failed and no longer receives.
             let _ = enough.send(());
         }
-        pipe.read_to_end(&mut told).expect("it can be read");
+        pipe.read_to_end(&mut told).expect("the pipe can be read");
         told
     });
-    // This also returns if the process ends early. Then the assertion below shows what the process
-    // wrote.
+    // `recv` also returns if the process ends early. Then the assertion below shows what the
+    // process wrote.
     let _ = has_enough.recv();
     std::thread::sleep(after);
-    child.kill().expect("it runs until it is killed");
-    let ended = child.wait().expect("it was killed");
-    let told = reader.join().expect("it reads to the end");
-    assert_eq!(ended.code(), None, "it was killed: {}", String::from_utf8_lossy(&told));
+    child.kill().expect("the child runs until it is killed");
+    let ended = child.wait().expect("the child has ended");
+    let told = reader.join().expect("the reader does not panic");
+    assert_eq!(
+        ended.code(),
+        None,
+        "the child ended before it was killed: {}",
+        String::from_utf8_lossy(&told)
+    );
     let told = String::from_utf8_lossy(&told);
     let count = |letter| told.matches(letter).count() as u64;
     (count('b'), count('a'))
@@ -134,7 +139,7 @@ fn run_and_kill(file: &Path, seed: u64, least: u64, after: Duration) -> (u64, u6
 
 #[test]
 fn what_was_acknowledged_is_there_whenever_it_is_killed() {
-    // The child processes run this test, too. They end here.
+    // The child processes run this test, too, but only the next two lines.
     if let Some(file) = std::env::var_os(FILE) {
         return use_until_killed(Path::new(&file));
     }
@@ -149,34 +154,47 @@ fn what_was_acknowledged_is_there_whenever_it_is_killed() {
         let after = Duration::from_micros(2000 + random.below(60_000));
         let least = if seed % 4 == 0 { 0 } else { DONE_MIN };
         let (begun, done) = run_and_kill(&file, seed, least, after);
-        assert!(begun - done <= 1, "{begun} have begun, {done} are done");
+        assert!(
+            begun - done <= 1,
+            "{begun} requests were begun, but only {done} were acknowledged"
+        );
         all += done;
         let drive = drive(&options);
-        assert_eq!(drive.notes().len(), 1, "nothing is lost: {:?}", drive.notes());
+        assert_eq!(drive.notes().len(), 1, "the drive must have lost nothing: {:?}", drive.notes());
         drive.with_ftl(Ftl::check);
         let mut asks = Random::new(seed);
         for number in 0..done {
             model.apply(Ask::random(&mut asks, lbas), stamp(seed, number));
         }
-        // The last request may have taken effect or not. The same holds for each of its blocks.
+        // A request that was begun but not acknowledged may have taken effect or not. The same
+        // holds for each of its blocks.
         let before = model.clone();
         if !drive.with_ftl(|ftl| are_same(ftl, &model.ftl)) {
-            assert!(begun > done, "round {seed}: what was done after {done} requests is not there");
+            assert!(
+                begun > done,
+                "round {seed}: the drive has lost some of {done} acknowledged requests"
+            );
             model.apply(Ask::random(&mut asks, lbas), stamp(seed, done));
             let is_same = drive.with_ftl(|ftl| are_same(ftl, &model.ftl));
-            assert!(is_same, "round {seed}: neither {done} requests nor one more");
+            assert!(
+                is_same,
+                "round {seed}: the state is neither that after {done} requests nor that after one more"
+            );
         }
         let mut queue = drive.open_queue();
         for lba in 0..lbas {
             let read = Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) };
-            let read = run(&mut queue, read).expect("it comes home");
+            let read = run(&mut queue, read).expect("the read returns its buffer");
             let words: Vec<&[u8]> = read.chunks_exact(8).collect();
             assert_eq!(read.len(), LBA_SIZE);
             assert!(words.iter().all(|word| *word == words[0]), "block {lba} is torn");
-            let found = u64::from_le_bytes(words[0].try_into().expect("it has eight bytes"));
+            let found = u64::from_le_bytes(words[0].try_into().expect("a word has eight bytes"));
             let expected = [&model, &before].map(|model| model.stamps.get(&lba).copied());
             let is_right = |expected: &Option<u64>| expected.unwrap_or_default() == found;
-            assert!(expected.iter().any(is_right), "round {seed}, block {lba}: {found:x}");
+            assert!(
+                expected.iter().any(is_right),
+                "round {seed}: block {lba} has the wrong stamp {found:x}"
+            );
             if let Some(stamp) = model.stamps.get_mut(&lba) {
                 *stamp = found;
             }

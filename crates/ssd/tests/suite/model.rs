@@ -39,13 +39,13 @@ impl Ask {
 #[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) ftl: Ftl,
-    /// For each block, the stamp that it was last written with.
+    /// For each block, the stamp of its last write. A write fills its blocks with its stamp.
     pub(crate) stamps: HashMap<u64, u64>,
 }
 
 impl Model {
     pub(crate) fn new(config: Config) -> Self {
-        Self { ftl: Ftl::new(config).expect("it can work"), stamps: HashMap::new() }
+        Self { ftl: Ftl::new(config).expect("the configuration is valid"), stamps: HashMap::new() }
     }
 
     pub(crate) fn apply(&mut self, ask: Ask, stamp: u64) {
@@ -57,19 +57,19 @@ impl Model {
                 }
                 let handle = if placement < handles { placement } else { 0 };
                 for lba in lba..lba + count {
-                    self.ftl.write(lba, handle).expect("it is within the drive");
+                    self.ftl.write(lba, handle).expect("the block is within the drive");
                     self.stamps.insert(lba, stamp);
                 }
             }
             Ask::Deallocate { lba, count } => {
-                self.ftl.deallocate(lba, count).expect("it is within the drive");
+                self.ftl.deallocate(lba, count).expect("the block is within the drive");
                 self.stamps.retain(|at, _| !(lba..lba + count).contains(at));
             }
             Ask::Update { placement } => {
-                self.ftl.start_fresh_unit(placement, &mut ()).expect("it exists");
+                self.ftl.start_fresh_unit(placement, &mut ()).expect("the handle exists");
             }
             Ask::Enable { handle, kind, is_enabled } => {
-                self.ftl.enable_events(handle, &[kind], is_enabled).expect("it exists");
+                self.ftl.enable_events(handle, &[kind], is_enabled).expect("the handle exists");
             }
         }
     }

@@ -107,7 +107,7 @@ impl Naive {
     }
 
     fn fill(&mut self, page: u32, cell: Cell) {
-        assert_eq!(self.cells[page as usize], Cell::Erased, "a page is programmed once");
+        assert_eq!(self.cells[page as usize], Cell::Erased, "only erased pages are programmed");
         let in_unit = page % self.unit_pages;
         assert!(
             in_unit == 0 || self.cells[page as usize - 1] != Cell::Erased,
@@ -160,13 +160,16 @@ impl Observer for Naive {
                 // Scores that ought to be equal may differ in their last digit, because of
                 // rounding.
                 let is_as_good = others <= merit + 1e-9 * merit.abs();
-                assert!(is_as_good, "{other} is a better victim than {unit}: {others}, {merit}");
+                assert!(
+                    is_as_good,
+                    "unit {other} is a better victim than unit {unit}: the scores are {others} and {merit}"
+                );
             }
         }
     }
 
     fn copy(&mut self, from: NandPage, to: NandPage) {
-        let lba = self.valid_lba(from.0).expect("only what is valid is copied");
+        let lba = self.valid_lba(from.0).expect("only valid pages are copied");
         let cell = self.cells[from.0 as usize];
         self.fill(to.0, cell);
         self.places[lba as usize] = Some(to.0);

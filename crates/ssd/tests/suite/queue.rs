@@ -1,4 +1,4 @@
-//! Tests queues of an emulated drive. Their operations begin in the caller's thread.
+//! Tests queues of an emulated drive. Operations of a queue begin in the caller's thread.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -35,15 +35,15 @@ fn what_is_begun_in_a_queue_is_on_the_drive() {
     let mut queue = drive.open_queue();
     assert_eq!(run(&mut queue, write(5, 3, 7, true)).result, Ok(()));
     let read = run(&mut queue, Op::Read { lba: Lba(4), buffer: Buffer::zeroed(5) });
-    let read = read.buffer.expect("it comes home");
+    let read = read.buffer.expect("the read returns its buffer");
     let bytes: Vec<u8> = read.chunks(LBA_SIZE).map(|block| block[0]).collect();
-    assert_eq!(bytes, [0xDD, 7, 7, 7, 0xDD], "what holds nothing is told from what does");
+    assert_eq!(bytes, [0xDD, 7, 7, 7, 0xDD], "empty blocks differ from written ones");
     assert_eq!(run(&mut queue, Op::Flush).result, Ok(()));
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     assert_eq!(byte_at(&mut *path, 6), 7);
     do_all(&mut *path, [Op::Deallocate { range: range(6, 7) }]);
     let read = run(&mut queue, Op::Read { lba: Lba(6), buffer: Buffer::zeroed(1) });
-    assert!(read.buffer.expect("it comes home").iter().all(|byte| *byte == 0xDD));
+    assert!(read.buffer.expect("the read returns its buffer").iter().all(|byte| *byte == 0xDD));
     assert_eq!(run(&mut queue, Op::Deallocate { range: range(5, 6) }).result, Ok(()));
     assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 1);
     let lbas = queue.geometry().lba_count;
@@ -53,7 +53,8 @@ fn what_is_begun_in_a_queue_is_on_the_drive() {
     assert_eq!(refused.result, Err(DeviceError::OutOfRange));
 }
 
-/// A host that has reset its controller may write the blocks again at once.
+/// After a reset of its controller, a host may at once write blocks whose deallocation was still in
+/// flight.
 #[test]
 fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
     let latency = Duration::from_millis(5);
@@ -74,12 +75,12 @@ fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
         assert_eq!(run(&mut queue, write(5, 1, 2, true)).result, Ok(()));
         std::thread::sleep(latency * 2);
         let read = run(&mut queue, Op::Read { lba: Lba(5), buffer: Buffer::zeroed(1) });
-        assert_eq!(read.buffer.expect("it comes home")[0], 2);
+        assert_eq!(read.buffer.expect("the read returns its buffer")[0], 2);
         drop(left);
     }
 }
 
-/// A deallocation has its room in the journal from its beginning on.
+/// A deallocation reserves its room in the journal as soon as it begins.
 #[test]
 fn cancelled_deallocations_leave_their_room_in_the_journal() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -110,8 +111,8 @@ fn operations_complete_when_they_are_due_and_in_that_order() {
     queue.begin(Token(2), Op::Read { lba: Lba(3), buffer: Buffer::zeroed(1) }, before);
     queue.begin(Token(3), Op::Read { lba: Lba(100), buffer: Buffer::zeroed(1) }, before);
     assert_eq!(queue.in_flight(), 3);
-    let due = queue.next_due().expect("three are in flight");
-    assert_eq!(due, before, "a read of what holds nothing takes no time");
+    let due = queue.next_due().expect("three operations are in flight");
+    assert_eq!(due, before, "a read of an empty block takes no time");
     let completions = reap(&mut queue);
     assert!(before.elapsed() >= 2 * Timing::PAPER.program);
     let order: Vec<u64> = completions.iter().map(|completion| completion.token.0).collect();
@@ -129,7 +130,7 @@ fn an_operation_waits_from_its_arrival_on() {
     assert_eq!(queue.next_due(), Some(arrived + Timing::PAPER.program));
     let mut completions = Vec::new();
     queue.poll(&mut completions);
-    assert_eq!(completions.len(), 1, "it has waited long enough before it was begun");
+    assert_eq!(completions.len(), 1, "the operation was already due when it began");
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn queues_of_several_threads_lead_to_one_drive() {
     let mut queue = drive.open_queue();
     for lba in 0..lbas {
         let read = run(&mut queue, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
-        assert!(read.buffer.expect("it comes home").iter().all(|byte| *byte == 2));
+        assert!(read.buffer.expect("the read returns its buffer").iter().all(|byte| *byte == 2));
     }
 }
 
@@ -172,7 +173,7 @@ fn a_queue_from_before_a_power_cut_is_gone() {
     assert_eq!(run(&mut queue, Op::Flush).result, Err(DeviceError::Gone));
     let mut queue = drive.open_queue();
     let read = run(&mut queue, Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) });
-    assert_eq!(read.buffer.expect("it comes home")[0], 1);
+    assert_eq!(read.buffer.expect("the read returns its buffer")[0], 1);
 }
 
 #[test]
@@ -189,10 +190,10 @@ fn handles_are_updated_all_or_none() {
     let before = left();
     let refused = watch.update_handles(&[PlacementId(1), PlacementId(8)]);
     assert_eq!(refused, Err(FtlError::UnknownHandle { handle: 8, handles: 8 }));
-    assert_eq!(left(), before, "nothing was changed");
-    let earliest = SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970");
+    assert_eq!(left(), before, "a refused update changes no handle");
+    let earliest = SystemTime::UNIX_EPOCH.elapsed().expect("the clock is later than 1970");
     assert_eq!(watch.update_handles(&[PlacementId(1), PlacementId(2)]), Ok(()));
-    let latest = SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970");
+    let latest = SystemTime::UNIX_EPOCH.elapsed().expect("the clock is later than 1970");
     assert_ne!(left(), before);
     let events = watch.host_events();
     let about: Vec<_> = events.iter().map(|event| (event.kind, event.placement)).collect();
@@ -212,8 +213,8 @@ fn which_events_are_recorded_is_asked_and_told_by_code() {
     let watch = drive.watch();
     let all = [(0, true), (2, true), (3, true), (0x80, true), (0x81, true)];
     assert_eq!(watch.enabled_events(7), all);
-    assert_eq!(watch.enabled_events(8), [], "there is no such handle");
-    watch.enable_events(7, &[0x81, 0x55, 3], false).expect("there is such a handle");
+    assert_eq!(watch.enabled_events(8), [], "handle 8 does not exist");
+    watch.enable_events(7, &[0x81, 0x55, 3], false).expect("handle 7 exists");
     let some = [(0, true), (2, true), (3, false), (0x80, true), (0x81, false)];
     assert_eq!(watch.enabled_events(7), some);
     assert!(watch.enable_events(8, &[0], false).is_err());

@@ -36,7 +36,7 @@ pub(crate) fn small(file: PathBuf) -> DriveOptions {
 
 /// Sends a request to the drive, and applies it to the model.
 pub(crate) fn ask(drive: &mut EmulatedDrive, model: &mut Model, asked: Ask, stamp: u64) {
-    let mut path = drive.open_path().expect("there is room");
+    let mut path = drive.open_path().expect("a path opens");
     match asked {
         Ask::Write { lba, count, placement } => {
             let mut op = write(lba, count as usize, stamp as u8, false);
@@ -49,11 +49,11 @@ pub(crate) fn ask(drive: &mut EmulatedDrive, model: &mut Model, asked: Ask, stam
             do_all(&mut *path, [Op::Deallocate { range: range(lba, lba + count) }]);
         }
         Ask::Update { placement } => {
-            drive.watch().update_handles(&placements(placement)).expect("it exists");
+            drive.watch().update_handles(&placements(placement)).expect("the handle exists");
         }
         Ask::Enable { handle, kind, is_enabled } => {
             let watch = drive.watch();
-            watch.enable_events(handle, &[kind.code()], is_enabled).expect("it exists");
+            watch.enable_events(handle, &[kind.code()], is_enabled).expect("the handle exists");
         }
     }
     model.apply(asked, stamp);
@@ -77,14 +77,14 @@ fn a_killed_drive_is_exactly_as_it_was() {
         }
         let killed = as_killed(&file);
         let mut again = crate::drive::drive(&small(killed));
-        assert_eq!(again.notes().len(), 1, "nothing is lost after {stamp} requests");
+        assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {stamp} requests");
         again.with_ftl(Ftl::check);
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "after {stamp} requests");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "request {stamp} is wrong");
         let times = |drive: &EmulatedDrive| {
             drive.watch().host_events().iter().map(|event| event.time_ms).collect::<Vec<_>>()
         };
-        assert_eq!(times(&again), times(&drive), "events have their times");
-        let mut path = again.open_path().expect("there is room");
+        assert_eq!(times(&again), times(&drive), "events keep their times");
+        let mut path = again.open_path().expect("a path opens");
         for _ in 0..20 {
             let lba = random.below(options.config.lba_count);
             let expected = model.stamps.get(&lba).map_or(0xDD, |stamp| *stamp as u8);
@@ -113,7 +113,7 @@ fn a_drive_that_is_closed_and_opened_is_as_it_was_and_goes_on_so() {
     assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
 }
 
-/// A process may be killed during a checkpoint. The body is written first, and then the head.
+/// A process may be killed between the body and the head of a checkpoint, or in the middle of one.
 #[test]
 fn a_checkpoint_may_be_cut_off_anywhere() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -126,11 +126,11 @@ fn a_checkpoint_may_be_cut_off_anywhere() {
         let asked = Ask::random(&mut random, options.config.lba_count);
         ask(&mut first, &mut model, asked, stamp);
     }
-    let before = std::fs::read(state_of(&file)).expect("it is there");
+    let before = std::fs::read(state_of(&file)).expect("the file exists");
     drop(first);
-    let after = std::fs::read(state_of(&file)).expect("it is there");
+    let after = std::fs::read(state_of(&file)).expect("the file exists");
     let is_changed = |at: &usize| before[*at] != after[*at];
-    assert!((journal(&before)..before.len()).all(|at| !is_changed(&at)), "only a checkpoint");
+    assert!((journal(&before)..before.len()).all(|at| !is_changed(&at)), "the journal changed");
     let bodies = (8192..journal(&before)).filter(is_changed);
     let changed: Vec<usize> = bodies.chain((0..8192).filter(is_changed)).collect();
     assert!(changed.len() > 1000);
@@ -140,10 +140,10 @@ fn a_checkpoint_may_be_cut_off_anywhere() {
         for at in &changed[..cut] {
             bytes[*at] = after[*at];
         }
-        std::fs::write(state_of(&file), bytes).expect("it can be written");
+        std::fs::write(state_of(&file), bytes).expect("the file can be written");
         let again = drive(&options);
-        assert_eq!(again.notes().len(), 1, "nothing is lost after {cut} bytes");
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "after {cut} bytes");
+        assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {cut} bytes");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "byte {cut} is wrong");
     }
 }
 
@@ -152,13 +152,13 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(3, 2, 9, true), Op::Deallocate { range: range(4, 5) }]);
     drop((first, path));
     let state = state_of(&file);
-    let whole = std::fs::read(&state).expect("it was left there");
+    let whole = std::fs::read(&state).expect("the drive has left its state file");
     let open_with = |bytes: &[u8]| {
-        std::fs::write(&state, bytes).expect("it can be written");
+        std::fs::write(&state, bytes).expect("the file can be written");
         EmulatedDrive::open(in_file(file.clone()))
     };
     // One of the two checkpoints is enough, because the journal also has all entries after the
@@ -167,17 +167,17 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     for place in [20, 64, 4000, 4096 + 70, 8192 + 300, second_body + 300] {
         let mut bytes = whole.clone();
         bytes[place] ^= 1;
-        let again = open_with(&bytes).expect("it can be opened");
+        let again = open_with(&bytes).expect("the drive opens");
         assert_eq!(again.notes().len(), 1, "byte {place}");
         assert_eq!(again.counters().host_bytes(), 2 * LBA_SIZE as u64, "byte {place}");
     }
     let lost = |bytes: &[u8]| {
-        let mut again = open_with(bytes).expect("it can be opened");
+        let mut again = open_with(bytes).expect("the drive opens");
         assert!(again.notes()[1].contains("missing or damaged"), "{:?}", again.notes());
         let events = again.watch().host_events();
-        assert_eq!(events.len(), 1, "its handles refer to other units");
+        assert_eq!(events.len(), 1, "the reset of the handles is the only event");
         assert_eq!(events[0].kind, EventKind::HandlesReset);
-        let mut path = again.open_path().expect("there is room");
+        let mut path = again.open_path().expect("a path opens");
         assert_eq!(byte_at(&mut *path, 3), 9, "the data is not lost");
         assert_eq!(again.counters().host_bytes(), 0);
     };
@@ -188,18 +188,18 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     lost(&whole[..5000]);
     lost(&[]);
     lost(b"what is this?");
-    std::fs::remove_file(&state).expect("it is there");
+    std::fs::remove_file(&state).expect("the file exists");
     let again = drive(&in_file(file.clone()));
     assert!(again.notes()[1].contains("missing or damaged"));
     drop(again);
-    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "that was the last time");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "one start reports the loss");
     let mut other = whole.clone();
     (other[7], other[4096 + 7]) = (b'9', b'9');
-    let Err(refused) = open_with(&other).map(drop) else { panic!("it is of another version") };
+    let Err(refused) = open_with(&other).map(drop) else { panic!("version 9 is not refused") };
     let sentence =
         "the file was written by another version of this program, with format 9: use that version";
     assert!(refused.to_string().contains(sentence), "{refused}");
-    assert!(std::fs::read(&state).expect("it is there") == other, "nothing was changed");
+    assert!(std::fs::read(&state).expect("the file exists") == other, "the file is unchanged");
 }
 
 #[test]
@@ -208,9 +208,9 @@ fn the_state_of_another_drive_is_refused() {
     let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
     drop(drive(&in_file(file.clone())));
     drop(drive(&small(other.clone())));
-    std::fs::copy(state_of(&other), state_of(&file)).expect("it can be copied");
+    std::fs::copy(state_of(&other), state_of(&file)).expect("the file can be copied");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("it is another drive's")
+        panic!("the state is another drive's")
     };
     assert!(refused.to_string().contains("was made with size="), "{refused}");
 }
@@ -221,39 +221,39 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
     for file in [&file, &other] {
         let mut drive = drive(&in_file(file.clone()));
-        let mut path = drive.open_path().expect("there is room");
+        let mut path = drive.open_path().expect("a path opens");
         do_all(&mut *path, [write(0, 1, 1, true)]);
     }
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
-        eprintln!("SKIPPED: no state file was refused: there are no attributes in {folder:?}");
+        eprintln!("SKIPPED: no state file was refused: files can't have attributes in {folder:?}");
         return;
     }
-    let own = std::fs::read(state_of(&file)).expect("it is there");
-    std::fs::copy(state_of(&other), state_of(&file)).expect("it can be copied");
+    let own = std::fs::read(state_of(&file)).expect("the file exists");
+    std::fs::copy(state_of(&other), state_of(&file)).expect("the file can be copied");
     let refused = EmulatedDrive::open(in_file(file.clone())).map(drop);
-    let refused = refused.expect_err("it is another drive's").to_string();
+    let refused = refused.expect_err("the state is another drive's").to_string();
     assert!(refused.contains("belongs to another drive"), "{refused}");
-    std::fs::write(state_of(&file), own).expect("it can be written");
+    std::fs::write(state_of(&file), own).expect("the file can be written");
     // A copy lacks the attribute at first. The copy can be opened, and from then on has the id of
     // the state file that is beside it.
     let copy = as_killed(&file);
     for _ in 0..2 {
         let mut again = drive(&in_file(copy.clone()));
         assert_eq!(again.notes().len(), 1);
-        let mut path = again.open_path().expect("there is room");
+        let mut path = again.open_path().expect("a path opens");
         assert_eq!(byte_at(&mut *path, 0), 1);
     }
     // Both files are copied over those of another drive.
     for (from, to) in [(other.clone(), copy.clone()), (state_of(&other), state_of(&copy))] {
-        std::fs::copy(from, to).expect("it can be copied");
+        std::fs::copy(from, to).expect("the file can be copied");
     }
     let refused = EmulatedDrive::open(in_file(copy.clone())).map(drop);
-    let refused = refused.expect_err("it could be another drive's").to_string();
+    let refused = refused.expect_err("the state could be another drive's").to_string();
     assert!(refused.contains("setfattr -x user.slimio.drive"), "{refused}");
-    rustix::fs::removexattr(&copy, "user.slimio.drive").expect("it is there");
+    rustix::fs::removexattr(&copy, "user.slimio.drive").expect("the attribute exists");
     assert_eq!(drive(&in_file(copy)).notes().len(), 1);
     // A drive without its state file makes a new one, and goes on with it.
-    std::fs::remove_file(state_of(&file)).expect("it is there");
+    std::fs::remove_file(state_of(&file)).expect("the file exists");
     assert_eq!(drive(&in_file(file.clone())).notes().len(), 2);
     assert_eq!(drive(&in_file(file)).notes().len(), 1);
 }
@@ -264,13 +264,13 @@ fn a_state_file_that_is_longer_than_it_has_to_be_is_whole() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    do_all(&mut *first.open_path().expect("there is room"), [write(0, 1, 1, true)]);
+    do_all(&mut *first.open_path().expect("a path opens"), [write(0, 1, 1, true)]);
     drop(first);
     let state = std::fs::OpenOptions::new().append(true).open(state_of(&file));
-    std::io::Write::write_all(&mut state.expect("it is there"), &[0; 4096]).expect("there is room");
+    std::io::Write::write_all(&mut state.expect("the file exists"), &[0; 4096]).expect("it grows");
     let mut again = drive(&in_file(file));
     assert_eq!(again.notes().len(), 1, "{:?}", again.notes());
-    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 1);
+    assert_eq!(byte_at(&mut *again.open_path().expect("a path opens"), 0), 1);
 }
 
 /// A data file may get a second name that has no state file beside it, for example through `ln`, or
@@ -281,19 +281,19 @@ fn a_drive_that_was_written_under_another_name_does_not_go_back() {
     let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
     drop(drive(&in_file(file.clone())));
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
-        eprintln!("SKIPPED: the other name was not noticed: there are no attributes in {folder:?}");
+        eprintln!("SKIPPED: no other name was noticed: files can't have attributes in {folder:?}");
         return;
     }
-    std::fs::hard_link(&file, &other).expect("it can be linked");
+    std::fs::hard_link(&file, &other).expect("the file can be linked");
     let mut again = drive(&in_file(other.clone()));
-    let mut path = again.open_path().expect("there is room");
+    let mut path = again.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 1, 1, true)]);
     drop((path, again));
     let refused = EmulatedDrive::open(in_file(file)).map(drop);
-    let refused = refused.expect_err("its state is an older one").to_string();
+    let refused = refused.expect_err("the state under this name is older").to_string();
     assert!(refused.contains("belongs to another drive"), "{refused}");
     let mut again = drive(&in_file(other));
-    assert_eq!(byte_at(&mut *again.open_path().expect("there is room"), 0), 1);
+    assert_eq!(byte_at(&mut *again.open_path().expect("a path opens"), 0), 1);
 }
 
 #[test]
@@ -302,13 +302,13 @@ fn what_a_power_cut_undoes_stays_undone() {
     let file = folder.path().join("drive");
     let options = DriveOptions { cache_lbas: 64, can_lose_power: true, ..small(file.clone()) };
     let mut first = drive(&options);
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 4, 1, true), write(2, 4, 2, false)]);
     first.cut_power(|lba| lba == 5);
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(9, 1, 3, true)]);
     let mut again = drive(&small(as_killed(&file)));
-    let mut path = again.open_path().expect("there is room");
+    let mut path = again.open_path().expect("a path opens");
     let found = [0, 1, 2, 3, 4, 5, 9].map(|lba| byte_at(&mut *path, lba));
     assert_eq!(found, [1, 1, 1, 1, 0xDD, 2, 3]);
     assert_eq!(again.counters(), first.counters());
@@ -317,9 +317,9 @@ fn what_a_power_cut_undoes_stays_undone() {
     // The state after the cut can't be reached from the previous checkpoint with the entries of the
     // journal.
     let killed = as_killed(&file);
-    let mut bytes = std::fs::read(state_of(&killed)).expect("it is there");
+    let mut bytes = std::fs::read(state_of(&killed)).expect("the file exists");
     bytes[BODIES] ^= 1;
-    std::fs::write(state_of(&killed), bytes).expect("it can be written");
+    std::fs::write(state_of(&killed), bytes).expect("the file can be written");
     assert_eq!(drive(&small(killed)).notes().len(), 2);
 }
 
@@ -341,7 +341,7 @@ fn options_that_change_do_not_change_what_was() {
     options.config.victims = slimio_ssd::Victims::Fifo;
     options.config.thresholds.background_units = 0;
     let again = drive(&options);
-    assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "the journal was of the old policy");
+    assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "old entries keep the old policy");
     assert_eq!(again.with_ftl(|ftl| ftl.config().victims), slimio_ssd::Victims::Fifo);
     again.with_ftl(Ftl::check);
 }
@@ -354,23 +354,24 @@ fn a_drive_of_the_older_format_is_taken_over() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/state-2");
     let open = |name: &str| {
         drop(std::fs::remove_file(&file));
-        let made = std::fs::File::create(&file).expect("it can be made");
-        made.set_len(1 << 20).expect("it can be so long");
-        std::os::unix::fs::FileExt::write_all_at(&made, &[7; LBA_SIZE], 0).expect("there is room");
-        std::fs::copy(fixture.join(name), state_of(&file)).expect("it can be copied");
+        let made = std::fs::File::create(&file).expect("the file can be made");
+        made.set_len(1 << 20).expect("the file can be 1 MiB long");
+        std::os::unix::fs::FileExt::write_all_at(&made, &[7; LBA_SIZE], 0)
+            .expect("disks have room");
+        std::fs::copy(fixture.join(name), state_of(&file)).expect("the file can be copied");
         let options = DriveOptions::parse(
             &format!("{},timing=none,deallocated=pattern", file.display()),
             slimio_ssd::Clock::Virtual,
         );
-        drive(&options.expect("it names a drive"))
+        drive(&options.expect("the text names a drive"))
     };
     let mut closed = open("closed");
-    assert_eq!(closed.notes().len(), 1, "nothing is lost");
+    assert_eq!(closed.notes().len(), 1, "the drive has lost nothing");
     closed.with_ftl(Ftl::check);
     assert_eq!(closed.counters().host_bytes(), 700 * LBA_SIZE as u64);
     let is_mapped = |lba| closed.with_ftl(|ftl| ftl.page_of(lba).is_some());
     assert!(is_mapped(0) && is_mapped(99) && !is_mapped(100) && is_mapped(110));
-    let mut path = closed.open_path().expect("there is room");
+    let mut path = closed.open_path().expect("a path opens");
     do_all(&mut *path, [write(1, 1, 1, true)]);
     drop((closed, path));
     let killed = open("killed");
@@ -387,18 +388,18 @@ fn deallocations_that_were_cut_off_are_finished() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&in_file(file.clone()));
-    let mapped = first.map(6 * LBA_SIZE as u64, LBA_SIZE).expect("it can be mapped");
-    let mut path = first.open_path().expect("there is room");
+    let mapped = first.map(6 * LBA_SIZE as u64, LBA_SIZE).expect("the range can be mapped");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 4, 1, true), Op::Deallocate { range: range(1, 3) }]);
     do_all(&mut *path, [write(2, 1, 1, true), Op::Deallocate { range: range(5, 9) }]);
     let killed = as_killed(&file);
-    let data = std::fs::File::options().read(true).write(true).open(&killed).expect("it is there");
-    data.write_all_at(&vec![1; 10 * LBA_SIZE], 0).expect("it can be written");
+    let data = std::fs::File::options().read(true).write(true).open(&killed).expect("data exists");
+    data.write_all_at(&vec![1; 10 * LBA_SIZE], 0).expect("the file can be written");
     let again = drive(&in_file(killed.clone()));
     assert_eq!(again.with_ftl(Ftl::mapped_count), 3);
     let bytes_of = |lba: u64| {
         let mut byte = [0];
-        data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("it can be read");
+        data.read_exact_at(&mut byte, lba * LBA_SIZE as u64).expect("the file can be read");
         byte[0]
     };
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(bytes_of), [1, 0, 1, 1, 1, 0, 1, 0, 0, 1]);
@@ -412,35 +413,35 @@ const FULL: &str = "SLIMIO_SSD_FULL";
 fn a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing() {
     let named = |file: &Path| {
         let spec = format!("{},size=1M,ru=32K,handles=2,spare=40%", file.display());
-        DriveOptions::parse(&spec, slimio_ssd::Clock::Virtual).expect("it names a drive")
+        DriveOptions::parse(&spec, slimio_ssd::Clock::Virtual).expect("the text names a drive")
     };
     if let Some(file) = std::env::var_os(FULL) {
         let refused = EmulatedDrive::open(named(Path::new(&file))).map(drop);
-        let refused = refused.expect_err("files can't be so long here").to_string();
+        let refused = refused.expect_err("the new state file is over the limit").to_string();
         assert!(refused.contains("drive.mapping.new"), "{refused}");
         return;
     }
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
     let mut first = drive(&named(&file));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 4, 1, true)]);
     drop((path, first));
     // A damaged state file, which the drive has to replace with a new one.
-    std::fs::write(state_of(&file), b"what is this?").expect("it can be written");
+    std::fs::write(state_of(&file), b"what is this?").expect("the file can be written");
     let limited = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"";
     let name = "remember::a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing";
     let output = std::process::Command::new("sh")
         .args(["-c", limited])
-        .arg(std::env::current_exe().expect("it is running"))
+        .arg(std::env::current_exe().expect("the path of this test is known"))
         .args(["--exact", name])
         .env(FULL, &file)
         .output()
-        .expect("it can be started");
+        .expect("the child can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(std::fs::read(state_of(&file)).expect("it is there"), b"what is this?");
-    let left = std::fs::read_dir(folder.path()).expect("it is there").count();
-    assert_eq!(left, 2, "nothing is left of what could not be made");
+    assert_eq!(std::fs::read(state_of(&file)).expect("the file exists"), b"what is this?");
+    let left = std::fs::read_dir(folder.path()).expect("the folder exists").count();
+    assert_eq!(left, 2, "the unfinished state file is removed");
     assert_eq!(drive(&named(&file)).with_ftl(Ftl::mapped_count), 4);
 }
 
@@ -448,7 +449,7 @@ fn a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing() {
 fn a_drive_that_can_not_be_remembered_is_not_opened() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
-    std::fs::create_dir(folder.path().join("drive.mapping")).expect("it can be made");
+    std::fs::create_dir(folder.path().join("drive.mapping")).expect("a folder can be made");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
         panic!("there is a folder in the place of the state file")
     };
@@ -461,18 +462,18 @@ fn a_drive_that_can_not_be_remembered_is_not_opened() {
 fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let file = folder.path().join("drive");
-    std::fs::create_dir(state_of(&file)).expect("it can be made");
+    std::fs::create_dir(state_of(&file)).expect("the folder can be made");
     assert!(EmulatedDrive::open(in_file(file.clone())).is_err());
-    std::fs::remove_dir(state_of(&file)).expect("it is empty");
+    std::fs::remove_dir(state_of(&file)).expect("the folder is empty");
     let first = drive(&in_file(file.clone()));
     assert_eq!((first.notes().len(), first.watch().host_events().len()), (1, 0));
     drop(first);
     // As if the first start had been cut off later: the state file is there, but the data file is
     // still empty.
-    std::fs::write(&file, []).expect("it can be written");
+    std::fs::write(&file, []).expect("the file can be written");
     let mut again = drive(&in_file(file));
     assert_eq!((again.notes().len(), again.watch().host_events().len()), (1, 0));
-    let mut path = again.open_path().expect("there is room");
+    let mut path = again.open_path().expect("a path opens");
     do_all(&mut *path, [write(0, 1, 1, true)]);
 }
 
@@ -485,11 +486,11 @@ fn a_drive_that_syncs_says_that_it_has_a_volatile_cache() {
     let options = DriveOptions { is_sync: true, ..in_file(file) };
     let mut first = drive(&options);
     assert!(first.notes()[0].contains("a failure of the machine if they were flushed"));
-    let mut path = first.open_path().expect("there is room");
+    let mut path = first.open_path().expect("a path opens");
     assert_eq!(path.geometry().write_cache, slimio_device::WriteCache::VolatileWithFua);
     do_all(&mut *path, [write(0, 1, 1, true), write(1, 1, 2, false), Op::Flush]);
     drop((first, path));
     let mut again = drive(&options);
-    let mut path = again.open_path().expect("there is room");
+    let mut path = again.open_path().expect("a path opens");
     assert_eq!([0, 1].map(|lba| byte_at(&mut *path, lba)), [1, 2]);
 }

@@ -1,5 +1,5 @@
 //! Tests replays of traces on a drive.
-#![expect(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
 use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceHeader, TraceReader, TraceWriter};
@@ -54,7 +54,7 @@ fn a_page_is_written_when_a_part_of_it_is_and_freed_when_all_of_it_is() {
     assert_eq!((last.host_bytes, last.media_bytes), (7 * PAGE, 7 * PAGE));
     assert!(
         (last.utilization * config().lba_count as f64 - 5.0).abs() < 1e-6,
-        "two pages are free"
+        "two pages were freed"
     );
     assert_eq!(outcome.waf(), Some(1.0));
     let handles: Vec<u64> =
@@ -83,10 +83,14 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     }
     assert_eq!(outcome.counters, *drive.counters());
     let last = outcome.points.last().unwrap();
-    assert_eq!(last.host_bytes, 4 * config.lba_count * PAGE, "without the precondition");
+    assert_eq!(
+        last.host_bytes,
+        4 * config.lba_count * PAGE,
+        "the writes of the precondition do not count"
+    );
     assert_eq!(last.media_bytes, drive.counters().media_bytes() - before.media_bytes());
     assert!(outcome.waf().unwrap() > 1.0 && outcome.waf_of_second_half().unwrap() > 1.0);
-    assert!(outcome.points.len() > 400, "a look at each hundredth of the capacity");
+    assert!(outcome.points.len() > 400, "there is a point for each hundredth of the capacity");
 }
 
 /// At the end, the replay's count of mixed units must agree with the drive's mapping. If streams
@@ -131,7 +135,10 @@ fn streams_are_followed_into_every_reclaim_unit() {
         }
     }
     let mixed = streams.iter().filter(|held| **held == [true, true]).count() as u32;
-    assert!(mixed > 0 && drive.counters().copied_bytes() > 0, "{mixed} mixed");
+    assert!(
+        mixed > 0 && drive.counters().copied_bytes() > 0,
+        "{mixed} units are mixed, or the collector has copied nothing"
+    );
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 
     // With initially isolated handles, copies of both handles' data share a unit. So that unit has
@@ -163,7 +170,7 @@ fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
     let [small_waf, large_waf] = [one, four].map(|outcome| outcome.waf().unwrap());
     assert!(
         small_waf > 1.3 && (large_waf / small_waf - 1.0).abs() < 0.02,
-        "{small_waf} {large_waf}"
+        "the WAF is {small_waf} on the small drive, {large_waf} on the large one"
     );
     let error = replayed(&large, 5).unwrap_err().to_string();
     assert!(error.starts_with("the trace is of a device of 235929600 bytes"), "{error}");
@@ -180,7 +187,7 @@ fn a_block_that_changes_its_stream_is_noticed_unless_it_was_deallocated() {
     let changed = Err(NotSeparate::Changed { from: 0, to: 1, blocks: 2 });
     let in_place = [&first[..], &again].concat();
     assert_eq!(checked(&in_place, &[]), changed);
-    assert_eq!(checked(&in_place, &[0]), changed, "the other one does not share them");
+    assert_eq!(checked(&in_place, &[0]), changed, "stream 1 does not share blocks");
     assert_eq!(checked(&in_place, &[1, 0]), Ok(()));
     let deallocate = [TraceEvent::Deallocate { range }];
     assert_eq!(checked(&[&first[..], &deallocate, &again].concat(), &[]), Ok(()));

@@ -1,5 +1,6 @@
-//! Compares the formulas with simulated drives in steady state. The two deviate mainly because the
-//! drives are small. The finite form of the formula takes the size of a drive into account.
+//! Compares the formulas with simulated drives in steady state. Formula and simulation deviate
+//! mainly because the drives are small. The finite form of the formula takes the size of a drive
+//! into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};
@@ -36,7 +37,11 @@ fn fifo_cleaning_is_as_the_formula_says_without_trims() {
         let steady = simulated(drive, Victims::Fifo, Trims::AnyPage, 0.0);
         let alpha = alpha_of(drive, Trims::AnyPage, 0.0);
         assert_close(steady.waf, fifo(alpha).unwrap(), &format!("{drive:?}"));
-        assert!(steady.live_share >= 1.0, "everything is live: {}", steady.live_share);
+        assert!(
+            steady.live_share >= 1.0,
+            "every block must be live, but the live share is {}",
+            steady.live_share
+        );
     }
 }
 
@@ -61,7 +66,7 @@ fn fifo_cleaning_is_as_the_formula_says_in_both_readings_of_the_trim_ratio() {
 fn the_two_readings_of_the_trim_ratio_are_told_apart() {
     let of = |trims| simulated(DRIVES[1], Victims::Fifo, trims, 0.2).waf;
     let (any, live) = (of(Trims::AnyPage), of(Trims::LivePage));
-    assert!(any / live > 1.08, "{any} and {live}: 2.2007 and 1.9916 by formula");
+    assert!(any / live > 1.08, "the WAFs are {any} and {live}, by formula 2.2007 and 1.9916");
 }
 
 #[test]
@@ -88,7 +93,7 @@ fn a_drive_of_few_units_is_as_the_finite_form_says() {
     assert_close(steady.waf, finite, "finite");
     assert!(
         (steady.waf - finite).abs() < (steady.waf - closed).abs(),
-        "{} simulated, {finite} finite, {closed} closed",
+        "the WAF is {} simulated, {finite} by the finite form, {closed} by the closed form",
         steady.waf
     );
 }
