@@ -7,8 +7,8 @@
 //!
 //! The open half is written when the batch is opened in its buffer. The closing half is written
 //! when the batch is submitted. If the process dies in between, a buffer that is mapped from a file
-//! still holds the open half and the records. Recovery can read them, because each of them has its
-//! own checksum.
+//! still holds the open half and the records. Recovery can read both, because the open half and
+//! each record have checksums of their own.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
@@ -221,7 +221,7 @@ pub(crate) struct RecordView<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The records of a batch, up to the first that is not whole.
+/// The records of a batch, up to the first record that is not whole.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     /// Offset in `bytes` of the next record.

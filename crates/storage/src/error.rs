@@ -15,12 +15,12 @@ pub(crate) const EIO: i32 = 5;
 pub enum Error {
     /// A path of the volume could not be opened.
     Open(OpenError),
-    /// There is no SlimIO volume here: format one, or look elsewhere.
+    /// The medium holds no SlimIO volume: format one, or look elsewhere.
     NoVolume,
-    /// There is a SlimIO volume here already.
+    /// The medium already holds a SlimIO volume.
     AlreadyFormatted,
     /// The volume was written by another version of SlimIO: use that version, or export the data
-    /// with that version and import it here.
+    /// with that version and import it with this version.
     OtherVersion {
         /// The format version found.
         found: u32,
@@ -92,14 +92,14 @@ pub enum Error {
     /// The device failed while `doing` something. Such a failure says nothing about what is on the
     /// volume.
     Device {
-        /// What was being done, as the words after "while".
+        /// What was being done, as the words that follow "while" in the message.
         doing: &'static str,
-        /// How it failed.
+        /// The device's error.
         error: DeviceError,
     },
     /// The volume has too little room for what was asked.
     TooSmall {
-        /// What there is no room for, as a sentence.
+        /// A sentence that says what there is no room for.
         what: String,
     },
 }
@@ -108,8 +108,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(error) => error.fmt(f),
-            Self::NoVolume => write!(f, "there is no SlimIO volume here"),
-            Self::AlreadyFormatted => write!(f, "there is a SlimIO volume here already"),
+            Self::NoVolume => write!(f, "no SlimIO volume was found"),
+            Self::AlreadyFormatted => write!(f, "a SlimIO volume exists already"),
             Self::OtherVersion { found, supported } => {
                 write!(f, "the volume has format version {found}; this program reads ")?;
                 for (index, version) in supported.iter().enumerate() {
@@ -131,11 +131,11 @@ impl fmt::Display for Error {
             Self::OtherDevice { made_on, found } if found.is_empty() => {
                 write!(
                     f,
-                    "the volume is on another device ({made_on}); this one reports no identity"
+                    "the volume is on another device ({made_on}); this device reports no identity"
                 )
             }
             Self::OtherDevice { made_on, found } => {
-                write!(f, "the volume is on another device ({made_on}); this one is {found}")
+                write!(f, "the volume is on another device ({made_on}); this device is {found}")
             }
             Self::SuperblocksDamaged { copies } => {
                 write!(f, "no copy of the superblock can be read ({})", copies.join("; "))
@@ -173,13 +173,13 @@ impl From<OpenError> for Error {
 
 /// Why the log is latched: the first failure of the log or the superblock.
 ///
-/// If a record was not durable at this failure, it never will be. So replies that wait for such a
-/// record must not be sent.
+/// A record that was not durable at this failure never becomes durable. So replies that wait for
+/// such a record must not be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latch {
     /// What failed.
     pub cause: LatchCause,
-    /// How it failed.
+    /// The device's error.
     pub error: DeviceError,
 }
 

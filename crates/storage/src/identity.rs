@@ -19,7 +19,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<String, String> {
     let field = &bytes[at::IDENTITY..at::IDENTITY + at::IDENTITY_SIZE];
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let text = str::from_utf8(&field[..end]).ok().filter(|text| text.is_ascii());
-    text.map(str::to_owned).ok_or_else(|| "the identity of its device is not ASCII".into())
+    text.map(str::to_owned).ok_or_else(|| "the identity of the volume's device is not ASCII".into())
 }
 
 /// Checks that the volume was last written on this device. If it was last written on another device

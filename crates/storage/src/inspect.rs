@@ -100,7 +100,8 @@ impl RecoverSink for Check<'_> {
 ///
 /// # Errors
 /// The error that [`recover`](crate::recover) would return, but never [`Error::OtherDevice`]. If
-/// `recover` would succeed, the error of a damaged snapshot other than the root.
+/// `recover` would succeed but a snapshot other than the root is damaged, the error of that
+/// snapshot.
 pub fn verify(media: &mut dyn Media, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let examined = examine_root(media, RootChoice::InForce, &mut Check(progress))?;
     let Superblock { volume_id, snapshots, .. } = &examined.superblock;
@@ -136,7 +137,7 @@ fn check_found(
 /// Reads a whole snapshot, and checks it.
 ///
 /// # Errors
-/// What is wrong with the snapshot, or with the device.
+/// If the snapshot is damaged, or if the device fails.
 pub fn check_slot(
     device: &mut dyn Device,
     volume_id: VolumeId,
@@ -153,7 +154,7 @@ pub fn check_slot(
 /// missing.
 ///
 /// # Errors
-/// Those of [`recover`](crate::recover), but never [`Error::OtherDevice`].
+/// The errors of [`recover`](crate::recover), but never [`Error::OtherDevice`].
 pub fn read(
     media: &mut dyn Media,
     root: RootChoice,

@@ -6,7 +6,7 @@ use slimio_device::{Buffer, Completion, Device, DeviceError, Op, Token};
 
 /// Runs one operation to its end and returns its buffer. Nothing else may be in flight.
 pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, DeviceError> {
-    assert_eq!(device.in_flight(), 0, "this path is used for one thing at a time");
+    assert_eq!(device.in_flight(), 0, "nothing else is in flight on this path");
     let mut completions = Vec::new();
     if device.submit(Token(0), op).is_err() {
         // If the queue is empty and still refuses an operation, the device is gone.
@@ -19,7 +19,7 @@ pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, Dev
     }
 }
 
-/// Waits until an operation has completed, or none is in flight.
+/// Waits until an operation has completed or no operation is in flight.
 pub(crate) fn wait_for_one(device: &mut dyn Device, completions: &mut Vec<Completion>) {
     while completions.is_empty() && device.in_flight() > 0 {
         device.wait(None, completions);

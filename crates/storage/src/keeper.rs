@@ -1,8 +1,7 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
-//! A job releases space or hands it out. The invariant: a superblock must allow the release or the
-//! use of the space, and both copies of this superblock are durable before the job's outcome is
-//! returned.
+//! A job releases space or hands it out. The invariant: before the job's outcome is returned, a
+//! superblock that allows the release or the use of the space is durable in both copies.
 
 use std::ops::Range;
 
@@ -145,7 +144,7 @@ impl Keeper {
         &self.superblock
     }
 
-    /// Does a job. Blocks until it is done and durable.
+    /// Does a job. Blocks until the job is done and its effects are durable.
     pub fn run(&mut self, paths: &mut KeeperPaths, job: Job) -> Outcome {
         match job {
             Job::Prepare { leave } => self.prepare(paths, leave),
@@ -180,10 +179,12 @@ impl Keeper {
     }
 
     /// Returns a slot that holds nothing: a slot that was used before, or a new one at the area's
-    /// end. Zeroes the slot's blocks if they need zeroing. If areas are files, `leave` bytes must
-    /// stay free. If they would not, even after the blocks of the other free slots are given back,
-    /// this fails. If the log has a single segment, this limit does not apply, because without a
-    /// second segment the log could never get shorter.
+    /// end. Zeroes the slot's blocks if they need zeroing.
+    ///
+    /// If areas are files, `leave` bytes of the file system must stay free. If necessary, the
+    /// blocks of other free slots are given back. If that is not enough, the function fails. But a
+    /// log with a single segment gets a second one even then, because it could never get shorter
+    /// otherwise.
     fn free_slot(&mut self, wal: &mut dyn Device, leave: u64) -> Result<usize, DeviceError> {
         let wal_slot = self.next_free_slot(wal)?;
         let range = self.slots_range(wal_slot as u64..wal_slot as u64 + 1);
@@ -223,7 +224,7 @@ impl Keeper {
     }
 
     /// Allocates blocks for the parts of a slot that an earlier process has given back. Otherwise
-    /// the log would run into a full disk only when it writes to such a hole. Returns whether the
+    /// the log would notice a full disk only when it writes to such a hole. Returns whether the
     /// slot now has all its blocks.
     fn fill_slot_holes(&mut self, wal: &mut dyn Device, slot: usize) -> bool {
         if is_planted("given-back-unfilled") {
@@ -392,7 +393,7 @@ impl Keeper {
                     // If an extent reaches beyond the last slot, it is given back whole.
                     range.end = Lba(u64::MAX);
                 }
-                // The result does not matter here, because the pool knows what is free.
+                // The result does not matter here, because the pool knows which extents are free.
                 drop(wal.release(range));
                 continue;
             }
@@ -481,7 +482,7 @@ pub(crate) fn zero(
         let lba = Lba(start.0 + done);
         let placement = lifetime.placement();
         let op = Op::Write { lba, buffer, placement, durable: true };
-        buffer = io::run(device, op)?.expect("a write brings its buffer back");
+        buffer = io::run(device, op)?.expect("a write returns its buffer");
         done += now;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Where every field lies. Each offset is stated once, in this module; `docs/format.md` is rendered
-//! from these offsets.
+//! Where each field of a volume lies. Each offset is stated once, in this module; `docs/format.md`
+//! is rendered from these offsets.
 //!
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
@@ -158,49 +158,49 @@ pub mod superblock {
             "format version: 2, 5 or 6 in files, 3 to 6 on a device; this program writes 6",
         ),
         field("copy_size", COPY_SIZE, 4, "length of a copy in bytes"),
-        field("checksum", CHECKSUM, 8, "of all other bytes of the copy"),
-        field("parent", PARENT, 8, "checksum of the superblock before"),
+        field("checksum", CHECKSUM, 8, "checksum of all other bytes of the copy"),
+        field("parent", PARENT, 8, "checksum of the previous superblock"),
         field("sequence", SEQUENCE, 8, "counts updates; the highest valid one is in force"),
         field("volume_id", VOLUME_ID, 16, "random name of the volume"),
         field("super_lbas", SUPER_LBAS, 8, "blocks of the superblock's area"),
         field("segment_lbas", SEGMENT_LBAS, 8, "blocks of a segment of the log"),
         field("batch_lbas_max", BATCH_LBAS_MAX, 4, "blocks of the largest batch"),
-        field("wal_slots_max", WAL_SLOTS_MAX, 4, "most slots that the log's area may have"),
-        field("epoch", EPOCH, 8, "counts recoveries; batches carry it"),
-        field("buffers_epoch", BUFFERS_EPOCH, 8, "epoch whose mapped buffers count"),
+        field("wal_slots_max", WAL_SLOTS_MAX, 4, "largest number of slots of the log's area"),
+        field("epoch", EPOCH, 8, "counts recoveries; each batch carries its epoch"),
+        field("buffers_epoch", BUFFERS_EPOCH, 8, "recovery uses only mapped buffers of this epoch"),
         field("start_segment", START_SEGMENT, 8, "where the log starts: segment"),
         field("start_lba", START_LBA, 8, "... block in the segment"),
         field("start_batch_lsn", START_BATCH_LSN, 8, "... first LSN of the batch there"),
-        field("start_lsn", START_LSN, 8, "... records up to here are not needed"),
-        field("start_parent", START_PARENT, 8, "... checksum of the batch before"),
+        field("start_lsn", START_LSN, 8, "... LSN up to which records are not needed"),
+        field("start_parent", START_PARENT, 8, "... checksum of the previous batch"),
         field("cut_segment", CUT_SEGMENT, 8, "where the last recovery cut the log: segment"),
         field("cut_lba", CUT_LBA, 8, "... block in the segment"),
         field("cut_lsn", CUT_LSN, 8, "... first LSN of the epoch"),
-        field("cut_parent", CUT_PARENT, 8, "... checksum of the batch before"),
-        field("wal_slot_count", WAL_SLOT_COUNT, 4, "slots that the log's area has"),
+        field("cut_parent", CUT_PARENT, 8, "... checksum of the previous batch"),
+        field("wal_slot_count", WAL_SLOT_COUNT, 4, "number of slots of the log's area"),
         field("placement", PLACEMENT, 16, "zero; reserved for placement ids of the areas"),
         field("root_slot", ROOT_SLOT, 4, "the root: 0 none; 1, 2, 3 the snapshot in slot a, b, c"),
-        field("log_state", LOG_STATE, 4, "0 the log goes on; 1 it has ended"),
-        field("log_end", LOG_END, 8, "where it has ended: later records do not count; else 0"),
+        field("log_state", LOG_STATE, 4, "0 the log goes on; 1 the log has ended"),
+        field("log_end", LOG_END, 8, "LSN of the log's end: later records are ignored; else 0"),
         field("replication", REPLICATION, 64, "zero; reserved for replication id and offsets"),
         field(
             "slots",
             SLOTS,
             super::SLOT_COUNT * super::slot_record::SIZE,
-            "for each snapshot slot, what it holds: see below",
+            "for each snapshot slot, a record: see below",
         ),
         field(
             "consistent",
             CONSISTENT,
             8 * super::SLOT_COUNT,
-            "for each snapshot slot, the LSN up to which its snapshot needs the log behind it; 0 \
-             if it needs none; from version 5 on",
+            "for each snapshot slot, the LSN up to which its snapshot needs the log; 0 if the \
+             snapshot needs no log; from version 5 on",
         ),
         field(
             "device_lbas",
             DEVICE_LBAS,
             8,
-            "blocks of the device; in files, zero, like the fields from here to `extents`",
+            "blocks of the device; in files, this field and those up to `extents` are zero",
         ),
         field("first_extent", FIRST_EXTENT, 8, "block of the device where the first extent starts"),
         field("extent_lbas", EXTENT_LBAS, 8, "blocks of an extent"),
@@ -216,7 +216,7 @@ pub mod superblock {
             "map",
             MAP,
             8 * super::WAL_SLOTS_MAX as usize,
-            "for each slot: 0 when free, else 1 in the top byte and a segment's sequence",
+            "for each slot of the log: 0 if free, else 1 in the top byte and the segment's sequence",
         ),
     ];
 }
@@ -235,7 +235,7 @@ pub mod unfinished {
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimMk\\r\\n`"),
         field("version", VERSION, 4, "2"),
-        field("checksum", CHECKSUM, 8, "of the fields above"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields above"),
     ];
 }
 
@@ -260,15 +260,15 @@ pub mod slot_record {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("role", ROLE, 4, "0 reserve; 1 WAL-snapshot; 2 on-demand snapshot"),
-        field("epoch", EPOCH, 8, "epoch in which it was written"),
-        field("number", NUMBER, 8, "counts snapshots that were begun"),
-        field("lsn", LSN, 8, "it holds the effects of records up to here"),
-        field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
-        field("checksum", CHECKSUM, 8, "that of its trailer"),
-        field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
-        field("entry_count", ENTRY_COUNT, 8, "entries in them"),
-        field("payload_size", PAYLOAD_SIZE, 8, "bytes of their payloads"),
-        field("created_ms", CREATED_MS, 8, "when it was begun, in ms since 1970"),
+        field("epoch", EPOCH, 8, "epoch in which the snapshot was written"),
+        field("number", NUMBER, 8, "the snapshot's number; every begun snapshot is counted"),
+        field("lsn", LSN, 8, "the snapshot has the effects of records up to this LSN"),
+        field("len_lbas", LEN_LBAS, 8, "blocks of the snapshot, from header to trailer"),
+        field("checksum", CHECKSUM, 8, "checksum of the snapshot's trailer"),
+        field("chunk_count", CHUNK_COUNT, 8, "number of chunks"),
+        field("entry_count", ENTRY_COUNT, 8, "number of entries in the chunks"),
+        field("payload_size", PAYLOAD_SIZE, 8, "bytes of the chunks' payloads"),
+        field("created_ms", CREATED_MS, 8, "time when the snapshot was begun, in ms since 1970"),
     ];
 }
 
@@ -293,16 +293,16 @@ pub mod slot_header {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimSn\\r\\n`"),
-        field("version", VERSION, 4, "format version of what is in it: 2 up to version 5, then 6"),
+        field("version", VERSION, 4, "the snapshot's format: 2 up to volume version 5, then 6"),
         field("slot", SLOT, 4, "1, 2, 3 for slot a, b, c"),
         field("volume_id", VOLUME_ID, 16, "random name of the volume"),
-        field("epoch", EPOCH, 8, "epoch in which it was written"),
-        field("number", NUMBER, 8, "counts snapshots that were begun"),
-        field("lsn", LSN, 8, "it holds the effects of records up to here"),
-        field("created_ms", CREATED_MS, 8, "when it was begun, in ms since 1970"),
-        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force then"),
-        field("kind", KIND, 4, "what it was begun as: 1 WAL-snapshot; 2 on-demand snapshot"),
-        field("checksum", CHECKSUM, 8, "of the fields above"),
+        field("epoch", EPOCH, 8, "epoch in which the snapshot was written"),
+        field("number", NUMBER, 8, "the snapshot's number; every begun snapshot is counted"),
+        field("lsn", LSN, 8, "the snapshot has the effects of records up to this LSN"),
+        field("created_ms", CREATED_MS, 8, "time when the snapshot was begun, in ms since 1970"),
+        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force at the start"),
+        field("kind", KIND, 4, "intended role: 1 WAL-snapshot; 2 on-demand snapshot"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields above"),
     ];
 }
 
@@ -325,12 +325,12 @@ pub mod chunk {
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 4, "`SlSC`"),
         field("volume", VOLUME, 4, "lowest 32 bits of the volume id"),
-        field("epoch", EPOCH, 8, "epoch in which it was written"),
-        field("number", NUMBER, 8, "number of the snapshot that it is part of"),
-        field("index", INDEX, 8, "counts the snapshot's chunks, from 0"),
-        field("payload_size", PAYLOAD_SIZE, 4, "bytes of its payload"),
-        field("entry_count", ENTRY_COUNT, 4, "entries in it"),
-        field("checksum", CHECKSUM, 8, "of the fields above and the payload"),
+        field("epoch", EPOCH, 8, "epoch in which the chunk was written"),
+        field("number", NUMBER, 8, "number of the snapshot"),
+        field("index", INDEX, 8, "number of the chunk in the snapshot, counted from 0"),
+        field("payload_size", PAYLOAD_SIZE, 4, "bytes of the payload"),
+        field("entry_count", ENTRY_COUNT, 4, "number of entries in the chunk"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields above and the payload"),
     ];
 }
 
@@ -349,9 +349,9 @@ pub mod index_entry {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("lba", LBA, 8, "block of the slot where the chunk starts"),
-        field("payload_size", PAYLOAD_SIZE, 4, "bytes of its payload"),
-        field("entry_count", ENTRY_COUNT, 4, "entries in it"),
-        field("checksum", CHECKSUM, 8, "that of the chunk"),
+        field("payload_size", PAYLOAD_SIZE, 4, "bytes of the chunk's payload"),
+        field("entry_count", ENTRY_COUNT, 4, "number of entries in the chunk"),
+        field("checksum", CHECKSUM, 8, "checksum of the chunk"),
     ];
 }
 
@@ -377,17 +377,17 @@ pub mod trailer {
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 8, "`SlimSnEn`"),
-        field("epoch", EPOCH, 8, "epoch in which it was written"),
+        field("epoch", EPOCH, 8, "epoch in which the snapshot was written"),
         field("number", NUMBER, 8, "number of the snapshot"),
-        field("lsn", LSN, 8, "it holds the effects of records up to here"),
-        field("len_lbas", LEN_LBAS, 8, "its blocks, from header to trailer"),
-        field("chunk_count", CHUNK_COUNT, 8, "chunks in it"),
-        field("entry_count", ENTRY_COUNT, 8, "entries in them"),
-        field("payload_size", PAYLOAD_SIZE, 8, "bytes of their payloads"),
+        field("lsn", LSN, 8, "the snapshot has the effects of records up to this LSN"),
+        field("len_lbas", LEN_LBAS, 8, "blocks of the snapshot, from header to trailer"),
+        field("chunk_count", CHUNK_COUNT, 8, "number of chunks"),
+        field("entry_count", ENTRY_COUNT, 8, "number of entries in the chunks"),
+        field("payload_size", PAYLOAD_SIZE, 8, "bytes of the chunks' payloads"),
         field("index_lba", INDEX_LBA, 8, "block of the slot where the index starts"),
-        field("index_checksum", INDEX_CHECKSUM, 8, "of the index"),
-        field("header_checksum", HEADER_CHECKSUM, 8, "that of the slot's header"),
-        field("checksum", CHECKSUM, 8, "of the fields above"),
+        field("index_checksum", INDEX_CHECKSUM, 8, "checksum of the index"),
+        field("header_checksum", HEADER_CHECKSUM, 8, "checksum of the slot's header"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields above"),
     ];
 }
 
@@ -414,21 +414,21 @@ pub mod batch {
     pub const FIELDS: &[Field] = &[
         field("magic", MAGIC, 4, "`SlWB`"),
         field("volume", VOLUME, 4, "lowest 32 bits of the volume id"),
-        field("epoch", EPOCH, 8, "epoch in which it was written"),
-        field("first_lsn", FIRST_LSN, 8, "where its first record starts"),
-        field("open_checksum", OPEN_CHECKSUM, 8, "of the fields above: the open half"),
+        field("epoch", EPOCH, 8, "epoch in which the batch was written"),
+        field("first_lsn", FIRST_LSN, 8, "LSN where the batch's first record starts"),
+        field("open_checksum", OPEN_CHECKSUM, 8, "checksum of the fields above: the open half"),
         field(
             "records_size",
             RECORDS_SIZE,
             4,
-            "bytes of its records; 0 in a mapped buffer that only notes the durable LSN",
+            "bytes of the records; 0 in a mapped buffer that only notes the durable LSN",
         ),
         field("kind", KIND, 4, "0 plain; 1, 2 first and second block of a tail pair"),
-        field("durable_lsn", DURABLE_LSN, 8, "durable LSN known when it was submitted"),
-        field("parent", PARENT, 8, "checksum of the batch before"),
-        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force"),
+        field("durable_lsn", DURABLE_LSN, 8, "durable LSN when the batch was submitted"),
+        field("parent", PARENT, 8, "checksum of the previous batch"),
+        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "sequence of the superblock in force"),
         field("replication_offset", REPLICATION_OFFSET, 8, "zero; reserved for replication"),
-        field("checksum", CHECKSUM, 8, "of the fields above and its records' checksums"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields above and the records' checksums"),
     ];
 }
 
@@ -450,7 +450,7 @@ pub mod record {
 
     /// Every field, in order.
     pub const FIELDS: &[Field] = &[
-        field("checksum", CHECKSUM, 8, "of the fields below and the payload"),
+        field("checksum", CHECKSUM, 8, "checksum of the fields below and the payload"),
         field(
             "length",
             LENGTH,

@@ -1,7 +1,7 @@
 //! A device as one pool of equal extents, of which the log and the snapshot slots are made.
 //!
 //! ```text
-//! | superblock: first half | mapped buffers | extent | extent | ...      | superblock: second half |
+//! | superblock: first half | mapped buffers | extent | extent | ...    | superblock: second half |
 //!                                              log      slot b   (free)
 //! ```
 //!
@@ -82,14 +82,14 @@ impl ExtentMap {
     }
 
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
-        assert!(self.owners.len() <= EXTENTS_MAX, "the map has a limit");
+        assert!(self.owners.len() <= EXTENTS_MAX, "the superblock has room for the map");
         put_u64(bytes, at::DEVICE_LBAS, self.device_lbas);
         put_u64(bytes, at::FIRST_EXTENT, self.first_lba);
         put_u64(bytes, at::EXTENT_LBAS, self.extent_lbas);
         put_u32(bytes, at::EXTENT_COUNT, self.owners.len() as u32);
         for (extent, owner) in self.owners.iter().enumerate() {
             let Some((area, piece)) = owner else { continue };
-            let area = index_of(*area).expect("the superblock has its own place") as u16 + 1;
+            let area = index_of(*area).expect("the superblock's area has no extents") as u16 + 1;
             let entry = area << at::EXTENT_AREA_SHIFT | *piece as u16;
             put_u16(bytes, at::EXTENTS + 2 * extent, entry);
         }
@@ -100,7 +100,7 @@ impl ExtentMap {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let count = u32_at(bytes, at::EXTENT_COUNT) as usize;
         if count > EXTENTS_MAX {
-            return Err(format!("it maps {count} extents"));
+            return Err(format!("the extent map has too many extents ({count})"));
         }
         let mut taken = std::collections::HashSet::new();
         let mut owners = Vec::with_capacity(count);
@@ -116,7 +116,7 @@ impl ExtentMap {
                 }
             };
             if owner.is_some_and(|owner| !taken.insert(owner)) {
-                return Err(format!("extent {extent} has the place of another one"));
+                return Err(format!("extent {extent} has the place of another extent"));
             }
             owners.push(owner);
         }
@@ -130,7 +130,7 @@ impl ExtentMap {
             .checked_mul(map.extent_lbas)
             .and_then(|lbas| lbas.checked_add(map.first_lba));
         if map.extent_lbas == 0 || end.is_none_or(|end| end > map.device_lbas) {
-            return Err("its extents reach beyond the device".into());
+            return Err("the extents reach beyond the device".into());
         }
         Ok(map)
     }

@@ -16,8 +16,8 @@ use crate::Area;
 /// A path to an area, through a path to the whole device.
 ///
 /// An operation whose blocks are contiguous on the device is passed on as it is. An operation that
-/// goes on in an extent elsewhere is cut in parts. When all parts are done, they are joined. The
-/// parts have copies of the operation's data.
+/// goes on in an extent elsewhere is cut in parts. When all parts are done, the path joins them.
+/// The parts have copies of the operation's data.
 pub(super) struct AreaPath {
     /// `None` if this path is to the free extents.
     area: Option<Area>,
@@ -46,7 +46,7 @@ enum CompletionOwner {
     /// To a cut operation. The completion is for the part that starts at byte `at` of the
     /// operation.
     Part { join: usize, at: usize },
-    /// To this path itself, which waits for it.
+    /// To this path itself, which waits for the completion.
     Own,
 }
 
@@ -185,7 +185,7 @@ impl AreaPath {
         let mut reaped = std::mem::take(&mut self.reaped);
         for completion in reaped.drain(..) {
             let Completion { token: Token(index), buffer, result } = completion;
-            match self.flying[index as usize].take().expect("it was in flight") {
+            match self.flying[index as usize].take().expect("the operation was in flight") {
                 CompletionOwner::Own => {}
                 CompletionOwner::Whole(token) => {
                     self.done.push(Completion { token, buffer, result });
@@ -204,7 +204,7 @@ impl AreaPath {
         part: Option<&Buffer>,
         result: Result<(), DeviceError>,
     ) {
-        let join = self.joins[index].as_mut().expect("it is not complete");
+        let join = self.joins[index].as_mut().expect("the operation still has parts in flight");
         join.left -= 1;
         if let (true, Some(part), Some(whole)) = (join.is_read, part, &mut join.buffer) {
             whole[at..at + part.len()].copy_from_slice(part);
@@ -250,7 +250,7 @@ impl AreaPath {
     }
 }
 
-/// Index of an element that is `None`. If there is none, adds one.
+/// Index of an element that is `None`. Adds such an element if necessary.
 fn free_index<T>(places: &mut Vec<Option<T>>) -> usize {
     places.iter().position(Option::is_none).unwrap_or_else(|| {
         places.push(None);

@@ -20,7 +20,7 @@ use crate::{Area, Error, SlotName, SnapshotKind, Snapshots};
 /// Blocks of the superblock's area. One half is at the start of the device, the other at its end.
 pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 
-/// The smallest number of extents: one for each area, and a second one for the log to go on in.
+/// The smallest number of extents: one for each area, and a second one into which the log goes on.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
 /// The log leaves room for an on-demand snapshot only if at least 1/16 of all extents remains for
@@ -89,17 +89,19 @@ impl Pool {
     /// blocks.
     ///
     /// # Errors
-    /// If the device is too small; the error is a sentence.
+    /// If the device is too small. The error is a sentence that says which size is needed.
     pub fn new(
         device_lbas: u64,
         first_lba: u64,
         extent_lbas_min: u64,
         wal_lbas_max: u64,
     ) -> Result<Self, String> {
-        assert!(first_lba >= SUPER_LBAS / 2, "the superblock's first half is before");
+        assert!(first_lba >= SUPER_LBAS / 2, "the extents start after the superblock's first half");
         let lbas_min = first_lba + EXTENTS_MIN * extent_lbas_min + SUPER_LBAS / 2;
         if device_lbas < lbas_min {
-            return Err(format!("it has {device_lbas} blocks, fewer than {lbas_min}"));
+            return Err(format!(
+                "the device has {device_lbas} blocks, but a volume needs {lbas_min}"
+            ));
         }
         let lbas = device_lbas - SUPER_LBAS / 2 - first_lba;
         let mut extent_lbas = extent_lbas_min;
@@ -175,7 +177,10 @@ impl Pool {
             for (piece, extent) in (0..).zip(pieces) {
                 let Some(extent) = extent else { continue };
                 let owner: &mut Option<(Area, u32)> = &mut owners[*extent as usize];
-                assert!(owner.is_none() && !state.free[*extent as usize], "it has one owner");
+                assert!(
+                    owner.is_none() && !state.free[*extent as usize],
+                    "each extent has one owner"
+                );
                 *owner = Some((area, piece));
             }
         }
@@ -193,7 +198,7 @@ impl Pool {
         self.state().snapshots = *snapshots;
     }
 
-    /// Sets which snapshot is being written; `None` if there is none.
+    /// Sets which snapshot is being written; `None` if none is being written.
     pub(crate) fn set_running(&self, running: Option<(SlotName, SnapshotKind)>) {
         self.state().running = running;
     }
@@ -248,7 +253,7 @@ impl Pool {
         self.0.generation.load(Ordering::Acquire) != pieces.generation
     }
 
-    /// The extents of an area; without an area, the free ones.
+    /// The extents of an area. If `area` is `None`, the free extents.
     pub(super) fn pieces(&self, area: Option<Area>) -> Pieces {
         // The generation is read before the lock is taken, so that if the extents change in
         // between, the path only fetches them again.
@@ -340,7 +345,7 @@ impl Pool {
         for piece in pieces {
             let extent = state.areas[index].get_mut(piece as usize).and_then(Option::take);
             if let Some(extent) = extent {
-                assert!(!state.free[extent as usize], "it had an owner");
+                assert!(!state.free[extent as usize], "the extent had an owner");
                 state.free[extent as usize] = true;
             }
         }
@@ -436,7 +441,7 @@ impl State {
             start += run.len();
         }
         let (len, start) = best;
-        assert!(len > 0, "there is a free one");
+        assert!(len > 0, "there is a free extent");
         let is_behind_another = start > 0;
         (start + if is_behind_another { len / 2 } else { 0 }) as u32
     }

@@ -74,12 +74,12 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         let op = Op::Read { lba: Lba(piece * EXTENT_LBAS), buffer: Buffer::zeroed(1) };
         let buffer =
             io::run(&mut *a, op).expect("the read succeeds").expect("a read returns its buffer");
-        assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece}");
+        assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece} has lost its data");
     }
     // Contiguous extents are given back with one deallocation.
     let (pool, disk) = (self::pool(12), self::disk(12));
     let mut wal = path(&pool, &disk, Area::Wal);
-    wal.grow(5 * EXTENT_LBAS).expect("there is room");
+    wal.grow(5 * EXTENT_LBAS).expect("the pool has free extents");
     let mut ops_of = |left: u64| {
         let before = disk.ops();
         wal.shrink(left * EXTENT_LBAS).expect("extents can be given back");
@@ -176,7 +176,7 @@ enum Step {
     Shrink(usize, u64),
     Reserve(u64, u64),
     Release(u64, u64),
-    /// A superblock is written, with the present map.
+    /// A superblock with the present map is written.
     Update,
     /// Power is lost. The pool is loaded again from the last superblock.
     Crash,

@@ -8,8 +8,8 @@ impl Log {
     /// Walks over all batches, marks and segments, and over the extents of a device. Panics with a
     /// message if an invariant is broken.
     ///
-    /// Tests call this between their other calls of the log. In a build without debug assertions it
-    /// does nothing.
+    /// Tests call this function between their other calls of the log. In a build without debug
+    /// assertions, the function does nothing.
     pub fn check_all(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -36,13 +36,13 @@ impl Log {
             ("kept", self.kept()),
             ("appended", self.appended),
         ];
-        assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "LSNs in their order: {order:?}");
-        assert!(self.told_durable <= self.durable, "only what is durable is noted as durable");
-        assert!(self.soft_end <= self.written, "only what is written waits for a flush");
-        assert!(self.release_to <= self.appended, "only what was appended is released");
-        assert!(self.flush_target <= Some(self.appended), "only what was appended is flushed");
+        assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "the LSNs are in order: {order:?}");
+        assert!(self.told_durable <= self.durable, "only durable records are noted as durable");
+        assert!(self.soft_end <= self.written, "only written records wait for a flush");
+        assert!(self.release_to <= self.appended, "only appended records are released");
+        assert!(self.flush_target <= Some(self.appended), "only appended records are flushed");
         let covers = self.flush.map_or(Lsn(0), |flush| flush.covers);
-        assert!(covers <= self.written, "a flush covers what was written before it");
+        assert!(covers <= self.written, "a flush covers only written records");
     }
 
     /// Checks that the batches in flight, the closed batches and the open batch are together the
@@ -52,13 +52,16 @@ impl Log {
         assert!(ends.is_sorted_by(|a, b| a < b), "batches are in flight in order: {ends:?}");
         assert!(
             ends.first().is_none_or(|end| *end > self.written),
-            "no batch in flight is written"
+            "no batch in flight counts as written"
         );
         let is_tail = |index: usize| self.flight[index].is_tail;
-        assert!(!(1..ends.len()).any(is_tail), "a tail is alone when it is submitted");
+        assert!(
+            !(1..ends.len()).any(is_tail),
+            "a tail is submitted while nothing else is in flight"
+        );
         let mut end = self.submitted();
         for waiting in self.closed.iter().chain(&self.open) {
-            assert_eq!(waiting.first_lsn, end, "a batch begins where the one before it ends");
+            assert_eq!(waiting.first_lsn, end, "a batch begins where the batch before it ends");
             assert!(waiting.used > batch::SIZE, "a batch that was opened has a record");
             let is_within = waiting.used <= self.geometry.batch_size();
             assert!(is_within && waiting.used <= waiting.buffer.len(), "a batch fits its buffer");
@@ -74,23 +77,27 @@ impl Log {
         assert_eq!(
             private + waiting().filter(is_private).count(),
             self.private_count,
-            "batches that die with the process are counted"
+            "the count of batches that die with the process is right"
         );
         let flying = self.flight.iter().filter(|flight| !flight.is_extra).count();
         let used = flying + waiting().filter(|open| !open.is_extra).count();
-        assert_eq!(used + self.free.len(), self.buffer_count, "a buffer is free, or in one batch");
+        assert_eq!(
+            used + self.free.len(),
+            self.buffer_count,
+            "each buffer is either free or in one batch"
+        );
     }
 
     fn check_marks(&self) {
         let marks: Vec<_> = self.marks.iter().collect();
         assert!(
             marks.is_sorted_by(|(a, seen), (b, later)| a < b && seen <= later),
-            "what was appended later was seen later"
+            "records that were appended later were seen later"
         );
         let ends = || marks.iter().map(|(end, _)| *end);
         assert!(
             ends().all(|end| self.durable < end && end <= self.appended),
-            "what was seen and is not durable has a mark"
+            "a mark is for records that are appended but not durable"
         );
     }
 }

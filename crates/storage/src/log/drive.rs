@@ -10,7 +10,7 @@ use crate::batch::{Header, Kind, write_closing_half};
 use crate::layout::{WAL_IN_FLIGHT_MAX, batch};
 use crate::{FLUSH_AFTER, LatchCause, Lifetime, Lsn, Policy, WRITE_AFTER};
 
-/// The token of every flush. One is enough, because there is never more than one flush in flight.
+/// The token of every flush. One token is enough, because at most one flush is in flight.
 const FLUSH_TOKEN: Token = Token(u64::MAX);
 
 /// Records that were seen within this time of each other count as equally old.
@@ -127,7 +127,7 @@ impl Log {
         assert_eq!(
             batch.first_lsn,
             self.submitted(),
-            "batches are submitted in order, all of them"
+            "batches are submitted in order, without a gap"
         );
         if self.is_lone(&batch) {
             self.lone_commits += 1;
@@ -207,7 +207,7 @@ impl Log {
         let token = Token(self.first_token + self.flight.len() as u64);
         let placement = Lifetime::Wal.placement();
         let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
-        assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        assert!(submitted.is_ok(), "the path has room for this operation");
         self.flight.push_back(flight);
     }
 

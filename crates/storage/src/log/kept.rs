@@ -28,8 +28,8 @@ impl Log {
 
     /// Once the whole log is durable, notes the log's end in a mapped buffer. No batch in the log
     /// says yet that this end is durable. So if a recovery finds a shorter log, only the note tells
-    /// it that the log is damaged. The note needs no write to the device. It goes into the free
-    /// buffer that would be used last.
+    /// the recovery that the log is damaged. The note needs no write to the device. It goes into
+    /// the free buffer that would be used last.
     pub(super) fn tell_durable(&mut self) {
         if self.durable != self.appended || self.told_durable == self.durable {
             return;

@@ -45,7 +45,7 @@ use tail::Tail;
 /// A fragment of a record has at least this much payload, unless the record is shorter.
 const FRAGMENT_SIZE_MIN: usize = 256;
 
-/// The log, open for appending. Plain state: the device and the time are arguments.
+/// The log, open for appending. It is plain state: callers pass the device and the time to it.
 ///
 /// In each turn of its loop, the caller first calls [`reap`](Self::reap). Then it checks
 /// [`room`](Self::room) and calls [`append`](Self::append), as often as it wants. Last, it calls
@@ -149,7 +149,7 @@ impl OpenBatch {
 
 /// A batch that was submitted to the device.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags do not depend on each other")]
 struct Flight {
     end: Lsn,
     /// The batch's records from this LSN on die with the process; `None` if all of them outlive the
@@ -194,9 +194,9 @@ pub struct LogStats {
     pub backlog_bytes: u64,
     /// Bytes of the segments that the log has now, prepared ones included.
     pub capacity_bytes: u64,
-    /// Bytes of these segments that are free.
+    /// Bytes of the log's segments that are free.
     pub free_bytes: u64,
-    /// Bytes of these segments that a WAL-snapshot would release if it began now.
+    /// Bytes of the log's segments that a WAL-snapshot would release if it began now.
     pub released_by_snapshot: u64,
     /// Bytes of the batch buffers that were ever used. The other buffers take no memory.
     pub buffer_bytes: u64,
@@ -284,7 +284,7 @@ impl Log {
         are_kept: bool,
         superblock: &Superblock,
     ) {
-        assert_eq!(self.durable, self.appended, "nothing is under way");
+        assert_eq!(self.durable, self.appended, "everything appended is durable");
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
@@ -302,8 +302,8 @@ impl Log {
         self.buffers_used = 0;
     }
 
-    /// Appends a fragment of a record. Does not cut it again, so the records after it keep their
-    /// LSNs.
+    /// Appends a fragment of a record. Does not cut the fragment again, so the records after it
+    /// keep their LSNs.
     pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
         let size = record::SIZE + payload.len();
         if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {
@@ -337,7 +337,7 @@ impl Log {
             self.put(db, flags, payload_size, |payload| rest.copy_to(payload));
             left -= payload_size;
             if flags & record::LAST != 0 {
-                debug_assert!(self.has_place(), "room is asked for before");
+                debug_assert!(self.has_place(), "the caller has asked for room");
                 return self.appended;
             }
             flags = 0;

@@ -5,7 +5,7 @@
 //! room are set aside for commands that give room back:
 //!
 //! ```text
-//! | every write may run (Free) | what frees memory (Scarce) | what empties the data set (Last) |
+//! | all writes (Free) | commands that free memory (Scarce) | commands that empty all (Last) |
 //! ```
 //!
 //! Only commands that empty the data set may use the last share. So the data set can be emptied
@@ -89,10 +89,10 @@ impl Log {
         }
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
-        // An exact result would need a division by the batch size, as in `space_for`. This function
-        // must be fast, because reads call it, so it returns less. `placed` is safe, because a
-        // payload takes less than twice its size plus the bytes that are subtracted here. After a
-        // payload of this size, the next call returns about half as much.
+        // An exact result would need a division by the batch size, as in `space_for`. Reads call
+        // this function, so it must be fast, and returns less than the exact result. `placed` is
+        // safe, because a payload takes less than twice its size plus the bytes that are subtracted
+        // here. After a payload of this size, the next call returns about half as much.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {
@@ -150,7 +150,7 @@ impl Log {
         self.segments.usable().saturating_sub(self.pending())
     }
 
-    /// Bytes that the batches which are not yet submitted will take in the log's area.
+    /// Bytes of the log's area that the batches not yet submitted will take.
     fn pending(&self) -> u64 {
         let lbas: usize = self.closed.iter().chain(&self.open).map(OpenBatch::lbas).sum();
         (lbas * LBA_SIZE) as u64
@@ -160,7 +160,7 @@ impl Log {
     /// to `lsn` are needed any more. As soon as `lsn` is durable, the log may start after `lsn`,
     /// without a snapshot. If the state is not [`LogState::On`], this does nothing.
     pub fn release_before(&mut self, lsn: Lsn) {
-        assert!(lsn <= self.appended, "only what was appended can be released");
+        assert!(lsn <= self.appended, "only appended records can be released");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
             // The next snapshot of an empty data set needs almost no room. So if preparing a
@@ -207,7 +207,7 @@ impl Log {
 
     /// Handles the outcome of the keeper's job.
     pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
-        assert!(self.is_job_running, "an answer follows a job");
+        assert!(self.is_job_running, "an outcome follows a job");
         self.is_job_running = false;
         match outcome {
             Outcome::Prepared { segment, wal_slot, superblock_sequence } => {
@@ -239,7 +239,10 @@ impl Log {
                 self.snapshots_changed(&snapshots);
                 // If the log had ended already, the superblock was not written again, so the
                 // sequence may be the same.
-                assert!(superblock_sequence >= self.superblock_sequence, "it never goes back");
+                assert!(
+                    superblock_sequence >= self.superblock_sequence,
+                    "the sequence never goes back"
+                );
                 self.superblock_sequence = superblock_sequence;
             }
             Outcome::GivenBack => {
@@ -252,7 +255,10 @@ impl Log {
 
     /// Notes that the superblock with this sequence is now in force.
     fn is_in_force(&mut self, superblock_sequence: u64) {
-        assert!(superblock_sequence > self.superblock_sequence, "each superblock is a later one");
+        assert!(
+            superblock_sequence > self.superblock_sequence,
+            "each superblock has a higher sequence"
+        );
         self.superblock_sequence = superblock_sequence;
     }
 

@@ -18,13 +18,13 @@ pub(crate) struct UsedSegment {
     pub(crate) parent: u64,
 }
 
-/// The segments of the log, from the one that the log starts in to the ones that were prepared
-/// ahead.
+/// The segments of the log, from the segment where the log starts to the segments that were
+/// prepared ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     geometry: VolumeGeometry,
     start: LogStart,
-    /// The segments from the one that the log starts in to the one that is written now.
+    /// The segments from the log's start to the segment that is written now.
     used: VecDeque<UsedSegment>,
     /// Next free block of the last used segment.
     next_lba: u64,
@@ -65,7 +65,7 @@ impl Segments {
     pub(crate) fn add(&mut self, segment: u64, wal_slot: u32) {
         let last = self.prepared.back().map(|(last, _)| *last);
         let last = last.or_else(|| self.used.back().map(|used| used.segment));
-        assert!(last.is_none_or(|last| last < segment), "segments are prepared in their order");
+        assert!(last.is_none_or(|last| last < segment), "segments are prepared in order");
         self.prepared.push_back((segment, wal_slot));
     }
 
@@ -97,7 +97,7 @@ impl Segments {
         (used + prepared, prepared + current)
     }
 
-    /// Bytes of the segments before the one that is written now.
+    /// Bytes of the segments before the segment that is written now.
     pub(crate) fn behind(&self) -> u64 {
         (self.used.len() as u64 - 1) * self.geometry.segment_size()
     }
@@ -135,10 +135,10 @@ impl Segments {
     pub(super) fn check(&self) {
         let used = || self.used.iter().map(|used| (used.segment, used.wal_slot));
         let all: Vec<(u64, u32)> = used().chain(self.prepared.iter().copied()).collect();
-        assert_eq!(all[0].0, self.start.segment, "the first segment is where the log starts");
+        assert_eq!(all[0].0, self.start.segment, "the log starts in the first segment");
         assert!(
             all.is_sorted_by(|(a, _), (b, _)| a + 1 == *b),
-            "each segment follows the one before it: {all:?}"
+            "each segment follows the segment before it: {all:?}"
         );
         for (index, (_, slot)) in all.iter().enumerate() {
             assert!(*slot < self.geometry.wal_slots_max, "the slot of a segment exists");

@@ -1,5 +1,5 @@
 //! The log's part in snapshots: when a snapshot may begin, when it may be adopted, and whether the
-//! log goes on after it.
+//! log goes on from it.
 //!
 //! The invariant: a snapshot is adopted only when every record that it needs is durable. A snapshot
 //! needs the records up to its LSN. A fuzzy snapshot needs all records that were appended before it
@@ -25,7 +25,7 @@ pub enum LogState {
     /// to its end.
     Off,
     /// Records are appended, but recovery ignores them until a WAL-snapshot that was begun in this
-    /// state is adopted. Until then, nothing is promised.
+    /// state is adopted. Until the adoption, a restart may lose these records.
     Resuming,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct SnapshotStage {
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
-    /// Whether adopting the running or finished snapshot turns the log on. It does if the log was
-    /// resuming when the snapshot was begun, and has not been ended since: then every command since
-    /// the snapshot's beginning was logged.
+    /// Whether the adoption of the running or finished snapshot turns the log on. The log must have
+    /// been resuming when the snapshot was begun, and must not have been ended since. Then every
+    /// command since the snapshot's beginning was logged.
     does_resume: bool,
     event: Option<SnapshotEvent>,
     /// Number of readers of each slot. A slot that is being read must not be written.
@@ -94,7 +94,7 @@ impl Log {
     ///
     /// `None` if a snapshot is under way already, if all reserves are [pinned](Self::pin), if the
     /// log has latched, or if the log [gives back space](Self::give_back_space). Also `None` for a
-    /// WAL-snapshot while the log is still ending although it is to be resumed, because such a
+    /// WAL-snapshot while the log is still ending although the log is to be resumed, because such a
     /// snapshot would not turn the log on.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
@@ -153,8 +153,8 @@ impl Log {
         Some((slot, next))
     }
 
-    /// The longest slot that nobody reads and that may be overwritten. `may_overwrite` decides by
-    /// the slot and the snapshot that the slot holds.
+    /// The longest slot that nobody reads and that may be overwritten. `may_overwrite` is called
+    /// with a slot and the snapshot in it.
     fn longest_reserve(
         &self,
         may_overwrite: impl Fn(SlotName, Option<&SlotSummary>) -> bool,
@@ -185,7 +185,7 @@ impl Log {
         assert_eq!(
             (running.number, running.slot),
             (summary.number, summary.slot),
-            "it is the one under way"
+            "the summary is of the snapshot under way"
         );
         if running.is_fuzzy {
             summary.consistent_lsn = self.appended;
@@ -241,7 +241,7 @@ impl Log {
     /// If the slot is not pinned.
     pub fn unpin(&mut self, slot: SlotName) {
         let pins = &mut self.snapshots.pins[slot.index()];
-        *pins = pins.checked_sub(1).expect("it is pinned");
+        *pins = pins.checked_sub(1).expect("the slot is pinned");
     }
 
     /// Begins to check the snapshot in a slot, a small piece at a time; `None` if the slot holds no
@@ -263,9 +263,8 @@ impl Log {
         }
     }
 
-    /// Whether the log is on or will be. This depends on whether [`end`](Self::end) or
-    /// [`resume`](Self::resume) was called last. [`log_state`](Self::log_state) may change only
-    /// later.
+    /// Whether the log is on or is to be on. The last call of [`end`](Self::end) or
+    /// [`resume`](Self::resume) decides. [`log_state`](Self::log_state) may follow only later.
     pub fn is_wanted(&self) -> bool {
         self.snapshots.is_log_wanted
     }

@@ -39,8 +39,8 @@ fn a_copy_on_another_device_is_refused_and_unchanged() {
     let before = superblock(&mut media);
     assert_eq!(before.identity, THIS);
     for (identity, said) in [
-        (Some(OTHER), "this one is nvme serial S9999 namespace 1"),
-        (None, "this one reports no identity"),
+        (Some(OTHER), "this device is nvme serial S9999 namespace 1"),
+        (None, "this device reports no identity"),
     ] {
         media.identity = identity.map(str::to_owned);
         let refused =
