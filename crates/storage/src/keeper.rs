@@ -1,7 +1,8 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
-//! A job releases space or hands it out. The invariant: before the job's outcome is returned, a
-//! superblock that allows the release or the use of the space is durable in both copies.
+//! A job releases space or hands it out. The invariant: before the keeper returns the job's
+//! outcome, both copies of a superblock that allows the release or the use of the space are
+//! durable.
 
 use std::ops::Range;
 

@@ -15,7 +15,7 @@ fn asked(stamp: u64) -> Ask {
     Ask::Write { lba: stamp, count: 1, placement: 3 }
 }
 
-/// Writes each block of `blocks`. Its bytes are the lowest byte of its address.
+/// Writes each block of `blocks`. Each byte of a block is the lowest byte of the block's address.
 fn write_all(drive: &mut EmulatedDrive, model: &mut Model, blocks: std::ops::Range<u64>) {
     for stamp in blocks {
         ask(drive, model, asked(stamp), stamp);
@@ -63,8 +63,8 @@ fn a_damaged_entry_is_told_and_what_is_behind_it_has_its_data() {
     let mut model = Model::new(small(file.clone()).config);
     let mut first = drive(&small(file.clone()));
     write_all(&mut first, &mut model, 0..100);
-    // One of the damaged entries is the last. No entry follows it, but the drive must not take its
-    // place for an empty one.
+    // In the last round, the last entry is damaged. No entry follows it, but the drive must not
+    // take its place for an empty one.
     for entry in [0, 50, 99] {
         let killed = as_killed(&file);
         change(&killed, |bytes| bytes[journal(bytes) + entry * ENTRY_SIZE + 25] ^= 4);

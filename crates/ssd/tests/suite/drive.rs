@@ -330,7 +330,7 @@ fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
     assert_eq!(
         byte_at(&mut *path, 4),
         0xDD,
-        "a write before the deallocation is acknowledged is lost"
+        "the deallocation is acknowledged after the write, so the write is lost"
     );
     do_all(&mut *path, [write(4, 1, 3, true)]);
     assert_eq!(byte_at(&mut *path, 4), 3);
@@ -411,7 +411,7 @@ fn a_drive_that_can_not_work_is_refused_with_a_sentence() {
     let mut bad = options(Clock::Virtual);
     bad.config.lba_count += 1;
     let Err(refused) = EmulatedDrive::open(bad).map(drop) else {
-        panic!("this configuration can't work")
+        panic!("an invalid configuration is not refused")
     };
     assert!(refused.to_string().contains("not whole reclaim units"), "{refused}");
 }

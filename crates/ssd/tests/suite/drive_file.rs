@@ -51,7 +51,7 @@ fn a_drive_in_a_file_is_there_again() {
         .set_len(8)
         .expect("");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("the file does not have the drive's size")
+        panic!("a file of the wrong size is not refused")
     };
     assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
 }

@@ -139,7 +139,7 @@ fn run(config: &Config, steps: &[Step]) {
             }
             Step::Deallocate { start, count } => {
                 let count = at(count).min(lbas - at(start));
-                drive.deallocate(at(start), count).expect("the block is within the drive");
+                drive.deallocate(at(start), count).expect("the range is within the drive");
                 naive.deallocate(at(start), count);
             }
             Step::FreshUnit { handle } => {

@@ -78,7 +78,7 @@ fn a_handle_whose_group_is_full_goes_on_in_another_and_says_so() {
         assert_eq!(event.location, Some((0, 0)), "the handle goes on in the other group");
     }
     // The deallocation makes room in the full group, so the handle returns to that group.
-    drive.deallocate(0, config.lba_count).expect("the block is within the drive");
+    drive.deallocate(0, config.lba_count).expect("the range is within the drive");
     let before = drive.controller_events().count();
     for lba in 0..config.lba_count / 4 {
         drive.write(lba, 0x8000).expect("the block is within the drive");

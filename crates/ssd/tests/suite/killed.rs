@@ -139,7 +139,7 @@ fn run_and_kill(file: &Path, seed: u64, least: u64, after: Duration) -> (u64, u6
 
 #[test]
 fn what_was_acknowledged_is_there_whenever_it_is_killed() {
-    // The child processes run this test, too, but only the next two lines.
+    // The child processes run this test, too. For them, the test ends here.
     if let Some(file) = std::env::var_os(FILE) {
         return use_until_killed(Path::new(&file));
     }

@@ -62,7 +62,7 @@ impl Model {
                 }
             }
             Ask::Deallocate { lba, count } => {
-                self.ftl.deallocate(lba, count).expect("the block is within the drive");
+                self.ftl.deallocate(lba, count).expect("the range is within the drive");
                 self.stamps.retain(|at, _| !(lba..lba + count).contains(at));
             }
             Ask::Update { placement } => {

@@ -79,7 +79,7 @@ fn a_killed_drive_is_exactly_as_it_was() {
         let mut again = crate::drive::drive(&small(killed));
         assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {stamp} requests");
         again.with_ftl(Ftl::check);
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "request {stamp} is wrong");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "state is lost at stamp {stamp}");
         let times = |drive: &EmulatedDrive| {
             drive.watch().host_events().iter().map(|event| event.time_ms).collect::<Vec<_>>()
         };
@@ -113,7 +113,7 @@ fn a_drive_that_is_closed_and_opened_is_as_it_was_and_goes_on_so() {
     assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
 }
 
-/// A process may be killed between the body and the head of a checkpoint, or in the middle of one.
+/// A kill may cut off a checkpoint anywhere. The body is written first, and then the head.
 #[test]
 fn a_checkpoint_may_be_cut_off_anywhere() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -143,7 +143,7 @@ fn a_checkpoint_may_be_cut_off_anywhere() {
         std::fs::write(state_of(&file), bytes).expect("the file can be written");
         let again = drive(&options);
         assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {cut} bytes");
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "byte {cut} is wrong");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "state is lost at cut {cut}");
     }
 }
 
@@ -192,7 +192,7 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     let again = drive(&in_file(file.clone()));
     assert!(again.notes()[1].contains("missing or damaged"));
     drop(again);
-    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "one start reports the loss");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "the loss is reported once");
     let mut other = whole.clone();
     (other[7], other[4096 + 7]) = (b'9', b'9');
     let Err(refused) = open_with(&other).map(drop) else { panic!("version 9 is not refused") };
@@ -210,7 +210,7 @@ fn the_state_of_another_drive_is_refused() {
     drop(drive(&small(other.clone())));
     std::fs::copy(state_of(&other), state_of(&file)).expect("the file can be copied");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("the state is another drive's")
+        panic!("another drive's state is not refused")
     };
     assert!(refused.to_string().contains("was made with size="), "{refused}");
 }
@@ -267,7 +267,8 @@ fn a_state_file_that_is_longer_than_it_has_to_be_is_whole() {
     do_all(&mut *first.open_path().expect("a path opens"), [write(0, 1, 1, true)]);
     drop(first);
     let state = std::fs::OpenOptions::new().append(true).open(state_of(&file));
-    std::io::Write::write_all(&mut state.expect("the file exists"), &[0; 4096]).expect("it grows");
+    std::io::Write::write_all(&mut state.expect("the file exists"), &[0; 4096])
+        .expect("the file grows");
     let mut again = drive(&in_file(file));
     assert_eq!(again.notes().len(), 1, "{:?}", again.notes());
     assert_eq!(byte_at(&mut *again.open_path().expect("a path opens"), 0), 1);
@@ -356,8 +357,7 @@ fn a_drive_of_the_older_format_is_taken_over() {
         drop(std::fs::remove_file(&file));
         let made = std::fs::File::create(&file).expect("the file can be made");
         made.set_len(1 << 20).expect("the file can be 1 MiB long");
-        std::os::unix::fs::FileExt::write_all_at(&made, &[7; LBA_SIZE], 0)
-            .expect("disks have room");
+        std::os::unix::fs::FileExt::write_all_at(&made, &[7; LBA_SIZE], 0).expect("the file grows");
         std::fs::copy(fixture.join(name), state_of(&file)).expect("the file can be copied");
         let options = DriveOptions::parse(
             &format!("{},timing=none,deallocated=pattern", file.display()),
@@ -393,7 +393,8 @@ fn deallocations_that_were_cut_off_are_finished() {
     do_all(&mut *path, [write(0, 4, 1, true), Op::Deallocate { range: range(1, 3) }]);
     do_all(&mut *path, [write(2, 1, 1, true), Op::Deallocate { range: range(5, 9) }]);
     let killed = as_killed(&file);
-    let data = std::fs::File::options().read(true).write(true).open(&killed).expect("data exists");
+    let data =
+        std::fs::File::options().read(true).write(true).open(&killed).expect("the file exists");
     data.write_all_at(&vec![1; 10 * LBA_SIZE], 0).expect("the file can be written");
     let again = drive(&in_file(killed.clone()));
     assert_eq!(again.with_ftl(Ftl::mapped_count), 3);

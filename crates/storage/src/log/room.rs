@@ -5,7 +5,7 @@
 //! room are set aside for commands that give room back:
 //!
 //! ```text
-//! | all writes (Free) | commands that free memory (Scarce) | commands that empty all (Last) |
+//! | all writes (Free) | those that free memory (Scarce) | those that empty the data set (Last) |
 //! ```
 //!
 //! Only commands that empty the data set may use the last share. So the data set can be emptied
