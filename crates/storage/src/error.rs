@@ -89,8 +89,8 @@ pub enum Error {
         /// The reason, as the end of a sentence.
         why: String,
     },
-    /// The device failed while `doing` something. Such a failure says nothing about what is on the
-    /// volume.
+    /// The device failed while `doing` something. Such a failure says nothing about the volume's
+    /// contents.
     Device {
         /// What was being done, as the words that follow "while" in the message.
         doing: &'static str,
@@ -203,7 +203,7 @@ impl fmt::Display for Latch {
             LatchCause::LogWrite => "a write of the log",
             LatchCause::LogFlush => "a flush of the log",
             LatchCause::Superblock => "an update of the superblock",
-            LatchCause::LogBuffers => "reading back what the log's mapped buffers held",
+            LatchCause::LogBuffers => "reading back the log's mapped buffers",
         };
         write!(f, "{what} failed: {}", self.error)
     }

@@ -31,7 +31,7 @@ pub struct Inspection {
     pub log: Result<Report, Error>,
 }
 
-/// Shows what is on a volume, whether it is damaged or not, and whatever device it was made on.
+/// Shows what is on a volume. The volume may be damaged, and may be a copy from another device.
 ///
 /// # Errors
 /// If the superblock's area can't be opened or is too short.

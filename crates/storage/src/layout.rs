@@ -170,7 +170,7 @@ pub mod superblock {
         field("buffers_epoch", BUFFERS_EPOCH, 8, "recovery uses only mapped buffers of this epoch"),
         field("start_segment", START_SEGMENT, 8, "where the log starts: segment"),
         field("start_lba", START_LBA, 8, "... block in the segment"),
-        field("start_batch_lsn", START_BATCH_LSN, 8, "... first LSN of the batch there"),
+        field("start_batch_lsn", START_BATCH_LSN, 8, "... first LSN of the batch at this place"),
         field("start_lsn", START_LSN, 8, "... LSN up to which records are not needed"),
         field("start_parent", START_PARENT, 8, "... checksum of the previous batch"),
         field("cut_segment", CUT_SEGMENT, 8, "where the last recovery cut the log: segment"),

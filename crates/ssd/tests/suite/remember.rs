@@ -452,7 +452,7 @@ fn a_drive_that_can_not_be_remembered_is_not_opened() {
     let file = folder.path().join("drive");
     std::fs::create_dir(folder.path().join("drive.mapping")).expect("a folder can be made");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
-        panic!("there is a folder in the place of the state file")
+        panic!("a drive without a state file has opened")
     };
     assert!(matches!(refused, OpenError::Io { .. }), "{refused:?}");
 }

@@ -8,10 +8,10 @@
 //! No area has a fixed share. Each area takes extents when it grows, and gives whole extents back.
 //! The map in the superblock says which extent is which piece of which area. Taking an extent
 //! changes only memory. The next update of the superblock writes the map. Until this update is
-//! durable, recovery ignores what is in the extent.
+//! durable, recovery ignores the extent's contents.
 //!
 //! The invariant: whichever superblock a crash leaves in force, the deallocation of a free extent
-//! is complete, and recovery ignores what is in the extent. So an area that takes a free extent may
+//! is complete, and recovery ignores the extent's contents. So an area that takes a free extent may
 //! write to it at once.
 
 mod path;

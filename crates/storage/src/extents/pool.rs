@@ -204,9 +204,9 @@ impl Pool {
     }
 
     /// Sets how many blocks the next snapshot will take. The number includes the present data set
-    /// and what may still be appended in the extents that the log has. The log and on-demand
-    /// snapshots leave room for this snapshot. Until the next call, each extent that the log takes
-    /// is added to the blocks of this snapshot.
+    /// and all data that may still be appended in the extents that the log has. The log and
+    /// on-demand snapshots leave room for this snapshot. Until the next call, each extent that the
+    /// log takes is added to the blocks of this snapshot.
     pub(crate) fn set_need(&self, lbas: u64) {
         self.state().need_lbas = Some(lbas);
     }
@@ -278,7 +278,7 @@ impl Pool {
     /// Gives an area all extents that it lacks from block `start` to `end`, or none of them.
     ///
     /// The extents belong to the area from the next superblock on. Until then, recovery must ignore
-    /// what is in them.
+    /// their contents.
     pub(super) fn take(&self, area: Area, start: u64, end: u64) -> Result<(), DeviceError> {
         let Some(index) = index_of(area) else { return Err(DeviceError::NoSpace) };
         let mut state = self.state();
@@ -337,8 +337,8 @@ impl Pool {
             .collect()
     }
 
-    /// Frees pieces of an area. Recovery must no longer need what is in them, and their
-    /// deallocation must be complete.
+    /// Frees pieces of an area. Recovery must no longer need their contents, and their deallocation
+    /// must be complete.
     pub(super) fn free(&self, area: Area, pieces: impl IntoIterator<Item = u32>) {
         let Some(index) = index_of(area) else { return };
         let mut state = self.state();

@@ -1,5 +1,5 @@
-//! Compares the areas of a device with a model of which pieces each area has and what each piece
-//! holds.
+//! Compares the areas of a device with a model. The model knows which pieces each area has, and
+//! which data each piece holds.
 
 use std::collections::BTreeMap;
 
@@ -261,7 +261,7 @@ fn live(steps: Vec<Step>) {
             Step::Crash => {
                 let mut bytes = vec![0; SIZE];
                 updated.1.encode(&mut bytes);
-                let map = ExtentMap::decode(&bytes).expect("what is written can be read");
+                let map = ExtentMap::decode(&bytes).expect("an encoded map can be decoded");
                 assert_eq!(map, updated.1);
                 pool = self::pool(EXTENTS);
                 pool.load(&map, &Snapshots::default()).expect("the map fits this device");

@@ -19,7 +19,7 @@ const MARK_SPAN: Duration = Duration::from_millis(10);
 impl Log {
     /// Submits the batches and the flush that are due under the policy. Never blocks and makes no
     /// system call. If this returns true, a [`Device::kick`] or a [`wait`](Self::wait) must follow.
-    #[must_use = "the device starts nothing submitted until it is kicked"]
+    #[must_use = "the device starts no submitted operation before a kick"]
     pub fn drive(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         if self.latch.is_some() {
             return false;
@@ -301,7 +301,7 @@ impl Log {
         }
         assert!(
             self.durable <= self.written && self.written <= self.appended,
-            "what is durable was written, and what is written was appended"
+            "all durable records are written, and all written records are appended"
         );
         self.tell_durable();
     }

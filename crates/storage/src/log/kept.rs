@@ -96,8 +96,8 @@ impl Log {
     }
 
     /// Whether a batch may be written although the mapping may have had faults. If the batch may
-    /// not be written, latches the log. `bytes` is what would be written, and `source` is the
-    /// buffer that the batch was built in.
+    /// not be written, latches the log. `bytes` would be written, and `source` is the buffer that
+    /// the batch was built in.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
         if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;
