@@ -15,15 +15,15 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Reads the package lists of `suites` into `dir`. They come from the mirror that the machine's
-    /// own sources name.
+    /// Downloads the package lists of `suites` into `dir`, from the mirror that the machine's own
+    /// sources name.
     pub fn new(dir: PathBuf, suites: &[&str]) -> Result<Self, Failure> {
         if !is_installed("apt-get") || !is_installed("dpkg-deb") {
-            return Err("this machine has no apt-get and dpkg-deb".into());
+            return Err("apt-get or dpkg-deb is not installed".into());
         }
-        let codename = codename().ok_or("/etc/os-release names no Debian")?;
+        let codename = codename().ok_or("/etc/os-release has no VERSION_CODENAME")?;
         let mirror = mirror(&codename)
-            .ok_or_else(|| format!("apt's sources name no mirror of {codename}"))?;
+            .ok_or_else(|| format!("apt's sources name no mirror of Debian {codename}"))?;
         let made = fs::create_dir_all(dir.join("lists/partial"))
             .and_then(|()| fs::write(dir.join("own.sources"), mirror.sources(suites)));
         made.map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -54,9 +54,11 @@ impl Apt {
     /// Installs packages, from `suite` if one is given.
     pub fn install(&self, packages: &[&str], suite: Option<&str>) -> Result<(), Failure> {
         if !is_root() {
-            return Err(
-                format!("{} missing, and only root can install", packages.join(", ")).into()
-            );
+            return Err(format!(
+                "only root can install the missing packages {}",
+                packages.join(", ")
+            )
+            .into());
         }
         let _policy = NoServiceStarts::ask()?;
         let mut install = self.command("apt-get");
@@ -65,14 +67,15 @@ impl Apt {
         run(install.args(packages))
     }
 
-    /// What `apt-cache` prints.
+    /// Runs `apt-cache`, and returns its output.
     pub fn cache(&self, args: &[&str]) -> Result<String, Failure> {
         let said = self.command("apt-cache").args(args).output();
         let said = said.map_err(|error| format!("apt-cache did not start: {error}"))?;
         Ok(String::from_utf8_lossy(&said.stdout).into_owned())
     }
 
-    /// Unpacks packages into the folder `place`, which holds nothing else afterwards.
+    /// Downloads packages, and unpacks them into the folder `place`. Afterwards, `place` holds
+    /// nothing else.
     pub fn unpack(
         &self,
         packages: &[&str],
@@ -115,11 +118,11 @@ fn os_release(wanted: &str) -> Option<String> {
     })
 }
 
-/// Where packages come from, as the machine's own sources say.
+/// The mirror that the machine's own sources name.
 #[derive(Debug, PartialEq, Eq)]
 struct Mirror {
     uri: String,
-    /// Path of a key ring.
+    /// Path of the key ring with which apt checks the mirror's lists.
     signed_by: Option<String>,
 }
 
@@ -150,7 +153,7 @@ fn mirror_in(path: &Path, text: &str, codename: &str) -> Option<Mirror> {
     }
 }
 
-/// `deb [signed-by=PATH] URI SUITE COMPONENT…`
+/// Parses `deb [signed-by=PATH] URI SUITE COMPONENT…`.
 fn mirror_of_line(line: &str, codename: &str) -> Option<Mirror> {
     let mut rest = line.trim().strip_prefix("deb ")?.trim();
     let mut signed_by = None;
@@ -165,7 +168,7 @@ fn mirror_of_line(line: &str, codename: &str) -> Option<Mirror> {
     ours.then_some(Mirror { uri, signed_by })
 }
 
-/// Reads an entry in the form that has one field per line.
+/// Parses an entry of a `.sources` file, which has one field per line.
 fn mirror_of_entry(entry: &str, codename: &str) -> Option<Mirror> {
     let field = |wanted: &str| {
         entry.lines().find_map(|line| {
@@ -199,7 +202,7 @@ mod tests {
 
         let security = "Types: deb\nURIs: http://mirror.test/security\nSuites: bookworm-security\n\
             Components: main\n";
-        let main = "Types: deb\n# of a day\nURIs: http://mirror.test/debian\n\
+        let main = "Types: deb\n# a comment\nURIs: http://mirror.test/debian\n\
             Suites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n";
         let text = format!("{security}\n{main}");
         let found = mirror_in(Path::new("debian.sources"), &text, "bookworm").unwrap();

@@ -1,7 +1,7 @@
-//! What `cargo x` and the lab need on the developer's machine: child processes, Debian packages,
+//! Tools for `cargo x` and the lab on the developer's machine: child processes, Debian packages,
 //! programs that cargo builds, images of power cuts, and the summary of a long run. This crate has
 //! no dependencies, so that `cargo x` builds in seconds.
-#![expect(clippy::print_stdout, reason = "for a program of the terminal")]
+#![expect(clippy::print_stdout, reason = "`cargo x` prints to a terminal")]
 
 pub mod apt;
 pub mod power_cut;
@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 
 pub use services::NoServiceStarts;
 
-/// Why a verb did not succeed, as a sentence for the person who typed it.
+/// Why a verb of `cargo x` failed, as a sentence for the person who typed the verb.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -26,7 +26,7 @@ impl<T: Into<String>> From<T> for Failure {
     }
 }
 
-/// Whether this is a CI run (`CI` is set), in which nothing may be missing.
+/// Whether this is a CI run, that is, whether `CI` is set. In CI, a missing tool is a failure.
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty())
 }

@@ -1,4 +1,5 @@
-//! The images that a power cut could have left, made from a record of all operations of a device.
+//! Makes the images that a power cut could have left on a device, from a record of all the device's
+//! operations.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,34 +12,34 @@ use std::path::Path;
 pub enum Entry {
     /// A write.
     Write {
-        /// Its offset.
+        /// Where the write begins.
         offset: u64,
-        /// What was written.
+        /// The bytes that were written.
         data: Vec<u8>,
         /// Whether this write was stable as soon as it was finished (FUA).
         durable: bool,
     },
-    /// A flush, which makes stable everything that was finished before it.
+    /// A flush, which makes all writes stable that were finished before the flush.
     Flush,
     /// A deallocation of a range, which reads as zeros from then on.
     Deallocate {
-        /// Its offset.
+        /// Where the range begins.
         offset: u64,
-        /// Its length.
+        /// Length of the range.
         size: u64,
     },
 }
 
-/// Which writes survive a cut, in addition to the stable ones. A write is stable once a flush or
-/// FUA has made it so.
+/// Which unstable writes survive a cut. Stable writes always survive. A write is stable if it was
+/// sent with FUA, or if a flush came after the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// All of them.
+    /// All unstable writes.
     All,
-    /// None of them.
+    /// No unstable write.
     None,
-    /// The writes that a random generator with this seed chooses. If it chooses the last write,
-    /// that write is torn in the middle.
+    /// The unstable writes that a random generator with this seed chooses. If the last entry before
+    /// the cut is among the chosen writes, only the first half of that write survives.
     Some(u64),
 }
 
@@ -53,7 +54,8 @@ impl Entry {
     }
 }
 
-/// Writes the device's contents after a power cut that follows the first `cut` entries.
+/// Writes an image of the device after a power cut. The cut comes right after the first `cut`
+/// entries.
 ///
 /// # Errors
 /// When the image can't be written.
@@ -72,7 +74,7 @@ pub fn write_image(
     Ok(())
 }
 
-/// Offset and bytes of every write that survives, in order.
+/// Offset and bytes of every write that survives, in the order of the entries.
 fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Cow<'_, [u8]>)> {
     let last_flush = entries.iter().rposition(|entry| *entry == Entry::Flush).unwrap_or(0);
     let last = entries.len().saturating_sub(1);
@@ -84,8 +86,9 @@ fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Cow<'_, [u8]>
     for (index, entry) in entries.iter().enumerate() {
         let (offset, mut data, durable) = match entry {
             Entry::Write { offset, data, durable } => (*offset, Cow::Borrowed(&**data), *durable),
-            // A program that makes a file system may first deallocate the whole device. This
-            // changes nothing, because an image is all zeros at first.
+            // A deallocation before the first surviving write changes nothing, because the image is
+            // still all zeros. A program that makes a file system may deallocate the whole device
+            // first.
             Entry::Deallocate { .. } if there.is_empty() => continue,
             Entry::Deallocate { offset, size } => (*offset, vec![0; *size as usize].into(), false),
             Entry::Flush => continue,

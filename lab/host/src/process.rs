@@ -1,5 +1,5 @@
-//! Child processes. They are started in the workspace root, without stdin, and their command lines
-//! are printed first.
+//! Child processes, which run in the workspace root without stdin. The functions whose names begin
+//! with `run` print each command line first.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -14,10 +14,13 @@ use crate::Failure;
 /// The root of the workspace.
 pub fn root() -> &'static Path {
     // The manifest lies in the folder `lab/host` of the root.
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("`lab/host` lies in the workspace")
 }
 
-/// Where cargo builds.
+/// The folder that cargo builds in.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -26,7 +29,8 @@ pub fn target_dir() -> PathBuf {
 }
 
 /// A command to run in the root. The environment variables that cargo sets for `cargo x` itself are
-/// removed. If a nested build inherited them, it would differ from a build that a person starts.
+/// removed. If a nested build inherited these variables, the build would differ from one that a
+/// person starts.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null());
@@ -66,18 +70,19 @@ pub fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {
         if let Err(failure) = run(&mut command) {
-            failed.lock().expect("nobody panics with it").get_or_insert(failure);
+            failed.lock().expect("no thread panics while it holds the lock").get_or_insert(failure);
         }
     });
-    failed.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
+    failed.into_inner().expect("no thread panics while it holds the lock").map_or(Ok(()), Err)
 }
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Does the work on each item, with `per_core` threads for each core. The items are taken in order.
+/// Calls `work` with each item, on `per_core` threads for each core. The threads take the items in
+/// order.
 pub fn side_by_side<I>(items: I, per_core: usize, work: impl Fn(I::Item) + Sync)
 where
     I: IntoIterator<IntoIter: Send>,
@@ -85,7 +90,7 @@ where
     let items = Mutex::new(items.into_iter());
     let work = || {
         loop {
-            let next = items.lock().expect("nobody panics with it").next();
+            let next = items.lock().expect("no thread panics while it holds the lock").next();
             let Some(item) = next else { break };
             work(item);
         }
@@ -100,7 +105,7 @@ pub fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("`{}` did not start: {error}", line_of(command)))?;
-    let stdout = child.stdout.take().ok_or("stdout was not piped")?;
+    let stdout = child.stdout.take().ok_or("the command's stdout was not piped")?;
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.map_err(|error| format!("`{}`: {error}", line_of(command)))?;
         let line = String::from_utf8_lossy(&line);
@@ -115,7 +120,7 @@ pub fn run_seeing(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()
     }
 }
 
-/// Whether the command runs and succeeds; what it prints is dropped.
+/// Whether the command starts and succeeds. Its output is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdout(Stdio::null())
@@ -124,7 +129,7 @@ pub fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whether a program of this name is on the path.
+/// Whether a folder in `PATH` has a program of this name.
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

@@ -5,35 +5,36 @@ use std::path::PathBuf;
 use crate::Failure;
 use crate::process::{cargo, run, target_dir};
 
-/// The feature that builds planted bugs in, all of them inactive.
+/// The cargo feature that builds in all planted bugs, which are inactive at first. Tests must catch
+/// each planted bug.
 pub const FEATURE: &str = "slimio-planted/bugs";
-/// The environment variable that activates the bug whose name is its value.
+/// The environment variable that names the planted bug to activate.
 pub const VARIABLE: &str = "SLIMIO_PLANTED";
 
-/// The packages are built one by one. If they were built together, the server would get library
-/// features that only the load generator asks for. Then it would not be the same server that `cargo
-/// run` starts.
+/// The packages with the server and the laboratory, which are built one by one. If they were built
+/// together, cargo would give the server library features that only the load generator asks for.
+/// Such a server would differ from the one that `cargo run` starts.
 const BINARIES: &[&str] = &["slimio-cli", "slimio-preload", "slimio-lab"];
 
 /// A test target that has been built.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The package that it belongs to.
+    /// The package of the test target.
     pub package: String,
     /// Name of the integration test file, or `lib` for unit tests.
     pub target: String,
-    /// Where cargo would run it: the package's folder.
+    /// The package's folder, in which cargo would run the executable.
     pub folder: PathBuf,
     /// The executable.
     pub path: PathBuf,
 }
 
-/// Builds the server and the laboratory, as they are tested.
+/// Builds the debug versions of the server, the preloaded library and the laboratory.
 pub fn build_server() -> Result<(), Failure> {
     build_binaries(&[])
 }
 
-/// Builds the server and the laboratory, with further flags of `cargo build`.
+/// Builds the same packages as [`build_server`], with further flags of `cargo build`.
 pub fn build_binaries(flags: &[&str]) -> Result<(), Failure> {
     for package in BINARIES {
         run(cargo(["build", "--package", package]).args(flags))?;
@@ -41,7 +42,7 @@ pub fn build_binaries(flags: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the test targets that the arguments of `cargo test` choose.
+/// Builds the test targets that `chosen` selects. `chosen` has arguments of `cargo test`.
 pub fn build(chosen: &[&str]) -> Result<Vec<Program>, Failure> {
     let args = ["test", "--no-run", "--message-format=json-render-diagnostics", "--quiet"];
     let output = cargo(args).args(chosen).output();
@@ -54,7 +55,7 @@ pub fn build(chosen: &[&str]) -> Result<Vec<Program>, Failure> {
     Ok(messages.lines().filter_map(parse).collect())
 }
 
-/// The program that a message of cargo names, if it is a test program.
+/// The test program that a message of cargo names. `None` if the message names no test program.
 fn parse(message: &str) -> Option<Program> {
     let path = target_dir().join(text(message, "executable")?);
     let (_, package) = text(message, "package_id")?.rsplit_once('#')?;
@@ -73,7 +74,7 @@ fn parse(message: &str) -> Option<Program> {
     })
 }
 
-/// The value of the first field with this name, if the value is a text.
+/// The value of the first field with this name, if the value is a string.
 fn text<'a>(message: &'a str, field: &str) -> Option<&'a str> {
     let (_, value) = message.split_once(&format!(r#""{field}":""#))?;
     value.split('"').next()

@@ -1,4 +1,5 @@
-//! The summary of a long run: each step with its time, what failed, and what was skipped.
+//! The summary of a long run: each step with its time, all failures, and everything that was
+//! skipped.
 
 use std::panic::resume_unwind;
 use std::thread::{self, ScopedJoinHandle};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Lines that start with this, in the output of any test, are repeated at the end of the run.
+/// If a line of a test's output starts with this word, the summary of the run repeats the line.
 pub const SKIP_MARK: &str = "SKIPPED";
 
 /// Collects the steps of a run. A failed step does not keep the next from running.
@@ -38,7 +39,7 @@ pub struct Counts {
 }
 
 impl Report {
-    /// Runs a step and remembers how it went. Returns whether it succeeded.
+    /// Runs a step, and records its time and its failure. Returns whether the step succeeded.
     pub fn step(&mut self, name: &str, run: impl FnOnce(&mut Self) -> Result<(), Failure>) -> bool {
         eprintln!("\n=== {name}");
         let started = Instant::now();
@@ -73,12 +74,13 @@ impl Report {
         }
     }
 
-    /// Remembers that something was not tested, and why.
+    /// Adds a line to the summary: `what` says what was not tested, and why.
     pub fn skip(&mut self, what: &str) {
         self.skips.push(what.to_owned());
     }
 
-    /// Reads a line of output. Notes counts of tests, and what was skipped.
+    /// Reads a line of output. Adds counts of tests to the summary, and the rest of a line that
+    /// starts with [`SKIP_MARK`].
     pub fn see(&mut self, line: &str) {
         if let Some(what) = line.strip_prefix(SKIP_MARK) {
             self.skip(what.trim_start_matches(':').trim());
@@ -88,7 +90,7 @@ impl Report {
         }
     }
 
-    /// Prints the summary; fails when any step failed.
+    /// Prints the summary. Fails if a step failed.
     pub fn finish(self) -> Result<(), Failure> {
         println!("\n=== summary");
         for step in &self.steps {
@@ -103,7 +105,8 @@ impl Report {
             "{passed} tests passed, {failed} failed, {ignored} ignored, {} things skipped",
             self.skips.len()
         );
-        // The reasons are repeated here, because often only the end of a long run's output is kept.
+        // The last message repeats the reasons of all failures, because often only the end of a
+        // long run's output is kept.
         let failed: Vec<String> = self
             .steps
             .into_iter()
@@ -124,7 +127,7 @@ impl Counts {
         self.ignored += other.ignored;
     }
 
-    /// `test result: ok. 12 passed; 0 failed; 1 ignored; …`
+    /// Parses `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
     pub fn parse(line: &str) -> Option<Self> {
         let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut counts = Self::default();

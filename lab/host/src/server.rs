@@ -1,4 +1,4 @@
-//! A server of the debug build, for as long as a run of `cargo x` needs it.
+//! Starts and kills a server of the debug build, for a run of `cargo x`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,14 +13,15 @@ use crate::process::{command, target_dir};
 
 /// A server that does not answer within this time has failed to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// File for the server's log.
+/// Name of the file for the server's log.
 const LOG: &str = "server.log";
 
 /// A running server, killed on drop.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// A Unix socket, because another process might take a port before the server binds it.
+    /// Path of the Unix socket that the server listens on. A port would not be safe, because
+    /// another process might take the port before the server binds it.
     socket: PathBuf,
 }
 
@@ -41,22 +42,22 @@ impl Server {
         while !server.answers() {
             if let Ok(Some(status)) = server.child.try_wait() {
                 let said = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
-                return Err(format!("slimio ended instead of serving: {status}\n{said}").into());
+                return Err(format!("slimio ended during its start: {status}\n{said}").into());
             }
             if Instant::now() > deadline {
-                return Err("slimio does not answer".into());
+                return Err("slimio does not answer in time after its start".into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(server)
     }
 
-    /// A new connection.
+    /// Connects to the server.
     pub fn connect(&self) -> Result<UnixStream, Failure> {
         UnixStream::connect(&self.socket).map_err(|error| error.to_string().into())
     }
 
-    /// The value of a string, if the key is there.
+    /// The value of the string at `key`; `None` if there is no such key.
     pub fn get(&self, key: &str) -> Result<Option<String>, Failure> {
         let mut stream = BufReader::new(self.connect()?);
         let request = format!("GET {key}\r\n");
@@ -92,7 +93,7 @@ pub fn read_value(stream: &mut impl BufRead) -> Result<Option<String>, Failure> 
     match header.as_str() {
         "$-1" => Ok(None),
         header if header.starts_with('$') => read_line(stream).map(Some),
-        other => Err(format!("to GET the server said {other:?}").into()),
+        other => Err(format!("the server answered GET with {other:?}").into()),
     }
 }
 
@@ -102,8 +103,8 @@ fn read_line(stream: &mut impl BufRead) -> Result<String, Failure> {
     Ok(line.trim_end_matches("\r\n").to_owned())
 }
 
-/// The path of a new socket. It is not in the target folder, whose path may be too long for a
-/// socket.
+/// A path for a new socket. The path is not in the target folder, because the target folder's path
+/// may be too long for a socket.
 fn free_socket() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

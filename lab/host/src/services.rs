@@ -1,5 +1,5 @@
 //! Keeps Debian's packages from starting the services that they install, because the tests start
-//! their own.
+//! their own servers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,8 @@ use crate::Failure;
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// While this lives, Debian's packages start no service, because `policy-rc.d` forbids it.
+/// While this value lives, Debian's packages start no service, because `policy-rc.d` forbids each
+/// start.
 #[derive(Debug)]
 pub struct NoServiceStarts {
     made: bool,

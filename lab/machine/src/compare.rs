@@ -1,5 +1,5 @@
-//! `cargo x lab compare`: runs stock Redis and SlimIO in turn on the same namespace in one boot. It
-//! reports ratios of measurements of the same round.
+//! `cargo x lab compare`: runs stock Redis and SlimIO in turn on the same namespace in one boot.
+//! Each ratio that it reports is between two measurements of the same round.
 
 use std::fs;
 use std::path::Path;
@@ -23,8 +23,8 @@ const SNAPSHOT_KEYS: u32 = 40_000;
 const SNAPSHOT_ROUNDS: usize = 3;
 const TRACED_WRITES: u32 = 300;
 
-/// Runs the whole comparison, and writes the tables to the lab's folder. The only argument is the
-/// number of rounds.
+/// Runs the whole comparison, and writes the tables to the lab's folder. The number of rounds is
+/// the only argument, and may be left out.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "compare")?;
     let tools = tools::install(Kernel::Cloud)?;
@@ -60,10 +60,11 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     unpack_results(&folder.join(RESULTS), &results)?;
     measured.take_traces(&results, rounds, TRACED_WRITES)?;
     if status != 0 || !measured.is_complete(rounds, rounds.min(SNAPSHOT_ROUNDS)) {
-        let why = format!("not everything was measured in each round; see {}", results.display());
+        let why =
+            format!("the script failed, or a round lacks a measurement; see {}", results.display());
         return Err(why.into());
     }
-    let text = tables::all(&measured).ok_or("there is nothing to compare with")?;
+    let text = tables::all(&measured).ok_or("a server or a way to write was not measured")?;
     println!("\n{text}");
     write(&lab_dir().join("compare.md"), &text)
 }

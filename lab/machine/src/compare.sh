@@ -3,7 +3,7 @@
 # row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES, in each round
 # calls NAME CLIENTS CALLS COMMANDS WRITES, in each round
 # functions NAME FUNCTIONS WRITES, in the first round
-# snapshot NAME SECONDS, in the first rounds
+# snapshot NAME SECONDS, in the first $snapshot_rounds rounds
 # For each way to write and each round, the script leaves a trace in /results/WAY.ROUND.trace. The
 # number of calls of each kernel function is in /results/NAME.functions.
 . lab-test
@@ -36,12 +36,13 @@ calls_of_server() {
     done | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-# measure NAME CLIENTS WRITES: times a load, then counts the system calls of WRITES requests.
+# measure NAME CLIENTS WRITES: measures a load, then counts the server's system calls and the
+# device's commands during WRITES requests.
 measure() {
     load "$2" "$load_seconds" || return 1
     echo "row $1 $2 $(value requests/s) $(value 'p50 us') $(value 'server CPU us/request')" \
         "$(value 'server switches/request')"
-    # Counting costs time, so it is done in a separate load.
+    # The counts are of a separate load, because counting slows the server down.
     echo 'hist:keys=common_pid' >$calls/trigger
     echo 'hist:keys=dev' >$commands/trigger
     slimio-lab load --clients "$2" --value-size 100 --keys 10000 --warmup 0 \
@@ -51,7 +52,8 @@ measure() {
     echo '!hist:keys=dev' >$commands/trigger
 }
 
-# profile NAME: counts the kernel functions that the server calls for a lone client.
+# profile NAME: counts the server's calls of each kernel function during 100 requests of a lone
+# client.
 profile() {
     echo >$tracing/trace
     ls "/proc/$server/task" >$tracing/set_ftrace_pid
@@ -66,7 +68,7 @@ profile() {
     echo "functions $1 $(awk '{ sum += $1 } END { print sum + 0 }' /results/"$1".functions) $(value requests)"
 }
 
-# start NAME COMMAND…
+# start NAME COMMAND…: starts a server, and waits until the server answers.
 start() {
     name=$1
     shift
@@ -114,7 +116,7 @@ serve() {
 # snapshot NAME: prints how many seconds a snapshot of uncompressed values takes.
 snapshot() {
     redis-cli CONFIG SET rdbcompression no >/dev/null
-    # The server must not take a snapshot by itself meanwhile.
+    # Keeps the server from taking a snapshot by itself meanwhile.
     redis-cli CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
     redis-cli DEBUG POPULATE "$snapshot_keys" key 4096 >/dev/null
     [ "$(redis-cli DBSIZE)" = "$snapshot_keys" ] || return 1
@@ -138,8 +140,8 @@ until_saved() {
     done
 }
 
-# trace WAY PATH: writes to PATH in one way, and records the requests that reach the device, with
-# their times.
+# trace WAY PATH: writes to PATH in the way WAY, and records the requests that reach the device,
+# with their times.
 trace() {
     echo >$tracing/trace
     for event in issue complete; do echo 1 >$tracing/events/block/block_rq_$event/enable; done

@@ -37,7 +37,7 @@ impl Cpio {
         self.below_its_folder(path, MODE_LINK, (0, 0), to.as_bytes());
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub(crate) fn node(&mut self, path: &str, major: u32, minor: u32) {
         self.below_its_folder(path, MODE_CHARACTERS, (major, minor), &[]);
     }
@@ -113,7 +113,7 @@ mod tests {
         let mut cpio = Cpio::default();
         cpio.file("bin/tool", 0o755, b"odd");
         cpio.link("sbin", "bin");
-        cpio.file("bin/tool", 0o644, b"a second one is dropped");
+        cpio.file("bin/tool", 0o644, b"a second file of this name is dropped");
         let archive = cpio.finish();
         let mut list = command("busybox");
         list.args(["cpio", "-tv"]).stdin(Stdio::piped()).stdout(Stdio::piped());

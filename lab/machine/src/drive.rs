@@ -1,8 +1,8 @@
 //! An emulated drive that the host serves over NVMe/TCP, and the guest's way to it.
 //!
 //! The guest has no other network. QEMU lets only connections to [`ADDRESS`] through, and runs a
-//! program for each connection. The program looks up the drive's port at that moment, because a
-//! drive gets another port each time it is started.
+//! program for each connection. The program looks up the drive's port at that moment, because the
+//! drive gets another port at each start.
 //!
 //! ```text
 //!   guest: 10.0.2.2:4420 ──► QEMU ──► nc ──► 127.0.0.1, port of `slimio drive serve`
@@ -20,14 +20,14 @@ use slimio_host::process::{command, succeeds, target_dir};
 use crate::guest::{quoted, said};
 use crate::tools;
 
-/// Where the guest finds the drive.
+/// The address at which the guest reaches the drive.
 pub(crate) const ADDRESS: &str = "10.0.2.2:4420";
 /// Modules that the guest loads to reach the drive.
 pub(crate) const MODULES: &[&str] = &["virtio_net", "nvme_tcp"];
 /// How long the drive may take to start, and how long to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The beginning of the address in the drive's message.
+/// The words right before the port in the drive's message.
 const LISTENS_AT: &str = "127.0.0.1:";
 
 /// The drive of one machine.
@@ -43,11 +43,11 @@ pub(crate) struct Drive {
 /// What the guest asks the host to do with the drive.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Start it, with further flags of `slimio drive serve`.
+    /// Start the drive, with further flags of `slimio drive serve`.
     Start(Vec<String>),
-    /// Stop it with a signal that lets it end in good order.
+    /// Stop the drive with SIGTERM, so that it ends in good order.
     Stop,
-    /// End it without a chance to write anything.
+    /// Kill the drive, so that it cannot write anything more.
     Kill,
 }
 
@@ -65,7 +65,7 @@ impl Order {
 }
 
 impl Drive {
-    /// A drive with files in `folder`, which runs only when asked to.
+    /// A drive with its files in `folder`. It does not run before [`Order::Start`].
     pub(crate) fn new(folder: &Path, options: &str) -> Result<Self, Failure> {
         let drive = Self { options: options.into(), folder: folder.into(), running: None };
         let busybox = tools::find("busybox").ok_or("busybox is not installed")?;
@@ -99,13 +99,17 @@ impl Drive {
             Order::Start(flags) => self.start(flags),
             Order::Stop => self.end(|drive| {
                 let pid = drive.id().to_string();
-                if succeeds(command("kill").arg(pid)) { Ok(()) } else { Err("it can't be".into()) }
+                if succeeds(command("kill").arg(pid)) {
+                    Ok(())
+                } else {
+                    Err("`kill` failed".into())
+                }
             }),
             Order::Kill => self.end(|drive| drive.kill().map_err(|error| error.to_string())),
         }
     }
 
-    /// Starts the drive. Returns when it takes connections.
+    /// Starts the drive. Returns when the drive takes connections.
     fn start(&mut self, flags: &[String]) -> Result<(), Failure> {
         if self.running.is_some() {
             return Err("the drive runs already".into());
@@ -114,7 +118,7 @@ impl Drive {
         let log = File::create(&path).map_err(|error| said(&path, &error))?;
         let both = log.try_clone().map_err(|error| said(&path, &error))?;
         let spec = format!("emulated:{},{}", self.folder.join("drive").display(), self.options);
-        // The kernel kills the drive when this process ends, however it ends.
+        // `setpriv` makes the kernel kill the drive when this process ends, even after a crash.
         let mut drive = command("setpriv");
         drive.args(["--pdeathsig", "KILL", "--"]).arg(target_dir().join("debug/slimio"));
         drive.args(["drive", "serve", "--listen", "127.0.0.1:0"]).args(flags).arg(spec);
@@ -130,10 +134,13 @@ impl Drive {
             }
             if let Some(status) = self.ended()? {
                 self.running = None;
-                return Err(format!("the drive ended with {status}: {said_so_far}").into());
+                return Err(format!(
+                    "the drive ended during its start with {status}: {said_so_far}"
+                )
+                .into());
             }
             if Instant::now() > deadline {
-                return Err(format!("the drive names no port: {said_so_far}").into());
+                return Err(format!("the drive has printed no port: {said_so_far}").into());
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -141,19 +148,21 @@ impl Drive {
 
     fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
         let Some(drive) = &mut self.running else { return Ok(None) };
-        drive.try_wait().map_err(|error| format!("the drive: {error}").into())
+        drive
+            .try_wait()
+            .map_err(|error| format!("it is unknown whether the drive runs: {error}").into())
     }
 
-    /// Ends the drive by `how`. Returns when the drive has ended, for whatever reason. The drive
-    /// can then be started again.
+    /// Ends the drive by calling `how`, and waits until the drive has ended. Fails if the drive had
+    /// ended by itself before. In both cases, the drive can be started again.
     fn end(&mut self, how: impl FnOnce(&mut Child) -> Result<(), String>) -> Result<(), Failure> {
         if let Some(status) = self.ended()? {
             self.running = None;
             let log = fs::read_to_string(self.log()).unwrap_or_default();
             return Err(format!("the drive has ended by itself with {status}: {log}").into());
         }
-        let drive = self.running.as_mut().ok_or("no drive runs")?;
-        how(drive).map_err(|why| format!("the drive is not ended: {why}"))?;
+        let drive = self.running.as_mut().ok_or("the drive does not run")?;
+        how(drive).map_err(|why| format!("the drive could not be ended: {why}"))?;
         let deadline = Instant::now() + PATIENCE;
         while self.ended()?.is_none() {
             if Instant::now() > deadline {
@@ -188,7 +197,8 @@ impl Drop for Drive {
     }
 }
 
-/// The port in the drive's message about its address, once that line is complete.
+/// The port in the drive's message about its address. `None` until another character follows the
+/// port.
 fn port_in(said: &str) -> Option<&str> {
     let (_, rest) = said.split_once(LISTENS_AT)?;
     let end = rest.find(|c: char| !c.is_ascii_digit())?;

@@ -21,10 +21,11 @@ const SECONDS: u32 = 2;
 const WORKLOADS: [(&str, u32); 4] =
     [("randread", 1), ("randread", 32), ("randwrite", 1), ("randwrite", 32)];
 const TARGETS: [&str; 2] = ["drive", "memory"];
-/// The measurement of two programs that only answer each other.
+/// The measurement of two programs that only send each other data in turn.
 const ECHO: (&str, (&str, u32)) = ("echo", ("pingpong", 1));
 
-/// Measures, and writes the table to the lab's folder. The only argument is the number of rounds.
+/// Measures, and writes the table to the lab's folder. The number of rounds is the only argument,
+/// and may be left out.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "fabrics")?;
     let parameters = format!("rounds={rounds} size_mib={SIZE_MIB} seconds={SECONDS}");
@@ -33,7 +34,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     fio::run("fabrics", &["nvmet_tcp", "nvme_tcp", "brd"], TIME_LIMIT, script, |line| {
         measured.take(line);
     })?;
-    let table = measured.table(rounds).ok_or("not everything was measured in each round")?;
+    let table = measured.table(rounds).ok_or("a round lacks a measurement")?;
     println!("\n{table}");
     let path = lab_dir().join(TABLE);
     fs::write(&path, table).map_err(|error| said(&path, &error))

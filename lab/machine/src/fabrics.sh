@@ -37,8 +37,8 @@ measure() {
     echo "row $1 $3 $4 $iops"
 }
 
-# Measures two programs that send each other 4 KiB in turn, and do nothing else. No target can
-# answer a host faster than that.
+# Measures two programs that only send each other 4 KiB in turn. No target can answer a host faster
+# than these programs answer each other.
 echoes() {
     both="--ioengine=net --protocol=tcp --port=5001 --bs=4k --size=100g --pingpong=1"
     fio --name=echo $both --listen --rw=read >/results/echo.log 2>&1 &

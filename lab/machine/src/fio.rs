@@ -12,9 +12,9 @@ use crate::namespaces::Namespace;
 use crate::tools::{self, Kernel};
 use crate::{folder, names};
 
-/// Runs `script` in a machine with these kernel modules. Each line that the script prints is
-/// printed here, too, and then passed to `take`. The files that the script leaves in `/results` are
-/// copied to the folder `lab/NAME/results` of the target folder.
+/// Runs `script` in a machine with these kernel modules. Prints each line of the script's output,
+/// and passes the line to `take`. Copies the files that the script leaves in `/results` to the
+/// folder `lab/NAME/results` of the target folder.
 ///
 /// # Errors
 /// When the machine can't be set up, or the script fails.

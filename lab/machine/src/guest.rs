@@ -1,4 +1,5 @@
-//! Makes the archive that the machine starts with: busybox, a few tools, and what is to be run.
+//! Makes the archive that the machine starts with: busybox, a few tools, and the task with its
+//! programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,8 +18,8 @@ const INIT: &str = include_str!("init.sh");
 const STEER: &str = include_str!("steer.sh");
 /// Programs of the host that are in every machine, with the libraries they need.
 const PROGRAMS: &[&str] = &["nvme", "mkfs.ext4", "losetup", "addpart", "delpart"];
-/// Modules that are loaded at the start, in this order, unless they are built into the kernel.
-/// `crc32c_generic` is listed because the module of ext4 does not say that it needs it.
+/// Modules that are loaded at the start, in this order, unless they are built into the kernel. The
+/// list has `crc32c_generic` because the module `ext4` needs it, but does not say so.
 const MODULES: &[&str] = &["crc32c_generic", "nvme", "ext4", "loop"];
 /// The host identity that the guest states when it connects to a drive over a network.
 const HOST: &str = "5110f10a-0000-4000-8000-000000000001";
@@ -33,7 +34,7 @@ pub(crate) struct Guest {
     modules: BTreeSet<String>,
 }
 
-/// What the first process runs after it has set the system up.
+/// The task that the first process runs after it has set the system up.
 pub(crate) enum Task {
     Script(String),
     Shell { welcome: String },
@@ -53,12 +54,12 @@ impl Guest {
         }
         guest.cpio.file("etc/passwd", 0o644, b"root:x:0:0:root:/tmp:/bin/sh\n");
         guest.cpio.file("etc/group", 0o644, b"root:x:0:\n");
-        // On a real machine, Debian's package makes these two files when it is installed.
+        // On a real machine, the installation of Debian's package nvme-cli makes these two files.
         guest.cpio.file("etc/nvme/hostid", 0o644, format!("{HOST}\n").as_bytes());
         let name = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST}\n");
         guest.cpio.file("etc/nvme/hostnqn", 0o644, name.as_bytes());
-        // These programs come before busybox, because busybox has some of these programs, too, but
-        // without options that are needed.
+        // These programs are added before busybox, so that they replace busybox's versions, which
+        // lack options that are needed.
         for program in PROGRAMS {
             let path = find(program).ok_or_else(|| format!("{program} is not installed"))?;
             guest.program(&path)?;
@@ -68,13 +69,14 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Adds modules and the modules that they need. The task itself may load them from
-    /// `/lab/optional`, in the order of their names.
+    /// Adds modules, and the modules that they need, to `/lab/optional`. Nothing loads them at the
+    /// start. The task may load them, in the order of their files' names.
     pub(crate) fn optional_modules(&mut self, tools: &Tools, list: &[&str]) -> Result<(), Failure> {
         self.modules_into("lab/optional", tools, list)
     }
 
-    /// Adds what the guest needs to reach the drive that the host serves; `init.sh` sets it up.
+    /// Adds the modules for the network to the drive that the host serves. `init.sh` loads these
+    /// modules, and then sets the network up.
     pub(crate) fn network(&mut self, tools: &Tools) -> Result<(), Failure> {
         self.modules_into("lab/network", tools, drive::MODULES)
     }
@@ -145,7 +147,8 @@ impl Guest {
     }
 }
 
-/// Libraries that the dynamic linker would load. A script or a static program has none.
+/// Libraries that the dynamic linker would load for this program. A script or a static program has
+/// none.
 fn libraries_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let output = command("ldd").arg(path).output().map_err(|error| said(path, &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -155,7 +158,8 @@ fn libraries_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(text.lines().filter_map(parse_library).collect())
 }
 
-/// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)` or `/lib64/ld-linux-x86-64.so.2 (0x…)`
+/// Parses a line such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)` or
+/// `/lib64/ld-linux-x86-64.so.2 (0x…)`.
 fn parse_library(line: &str) -> Option<PathBuf> {
     let line = line.trim();
     let path = line.split_once("=> ").map_or(line, |(_, path)| path);
@@ -183,7 +187,7 @@ fn without_debug_information(path: &Path) -> Result<Vec<u8>, Failure> {
     contents.map_err(|error| said(&stripped, &error))
 }
 
-/// Unpacks what the guest left in `/results`.
+/// Unpacks the archive of the guest's folder `/results` into `folder`.
 pub(crate) fn unpack_results(archive: &Path, folder: &Path) -> Result<(), Failure> {
     drop(fs::remove_dir_all(folder));
     fs::create_dir_all(folder).map_err(|error| said(folder, &error))?;

@@ -11,13 +11,14 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs shm /dev/shm
 ip link set lo up
 
-# The ports to the host, by name.
+# Makes a link in /dev/lab to each port to the host, by the port's name.
 for port in /sys/class/virtio-ports/*; do
     ln -s "/dev/${port##*/}" "/dev/lab/$(cat "$port/name")"
 done
 exec >/dev/lab/output 2>&1
 
-# The host stops QEMU when it has read the exit status.
+# ends_with LINE: hands the results to the host, and then the line that says how the machine ended.
+# The host stops QEMU when it has read the line.
 ends_with() {
     tar -c -C /results . >/dev/lab/results
     sync
@@ -26,7 +27,8 @@ ends_with() {
 }
 finish() { ends_with "exit $1"; }
 
-# Reports that the machine lacks something that it should have. The task has not been run.
+# not_ready REASON: reports that the machine lacks something that the task needs, instead of running
+# the task.
 not_ready() {
     echo "$1; the kernel says:"
     dmesg | tail -n 40
@@ -42,11 +44,11 @@ for module in /lab/modules/*.ko /lab/network/*.ko; do
     [ ! -e "$module" ] || load "$module" || not_ready "$module can't be loaded"
 done
 if [ -e /lab/network ]; then
-    ip link set eth0 up && ip address add 10.0.2.15/24 dev eth0 || not_ready "there is no network"
+    ip link set eth0 up && ip address add 10.0.2.15/24 dev eth0 || not_ready "the network can't be set up"
 fi
 
-# A controller's serial number is the name of its namespace. The kernel finds controllers in no
-# fixed order.
+# The kernel finds controllers in no fixed order. So each namespace is found by the serial number of
+# its controller, which is the namespace's name.
 for name in $(cat /lab/namespaces); do
     generic=
     tries=0

@@ -1,5 +1,5 @@
 //! `cargo x lab`: runs programs in QEMU, on a real Linux with real NVMe namespaces.
-#![expect(clippy::print_stdout, reason = "it talks to a terminal")]
+#![expect(clippy::print_stdout, reason = "`cargo x lab` prints to a terminal")]
 
 mod compare;
 mod cpio;
@@ -38,8 +38,8 @@ pub use suite::Suite;
 use tools::{Kernel, Tools, lab_dir};
 
 const USAGE: &str =
-    "cargo x lab [WORD]…    the sessions of tests/lab, or those whose name contains a word
-       cargo x lab --long    also those that need the general kernel, which is fetched
+    "cargo x lab [WORD]…    runs the sessions of tests/lab, or only those whose name contains a word
+       cargo x lab --long     runs all sessions, also those that need the general kernel
        cargo x lab run [--namespace NAME[=SIZE]]… [--with FILE]… [--record NAME[=SIZE]]… [--seconds N]
                        [--kernel general] [--module NAME]… [--drive OPTIONS] -- CMD ARG…
        cargo x lab compare [ROUNDS]
@@ -50,7 +50,7 @@ const USAGE: &str =
 const SECONDS_DEFAULT: u64 = 600;
 const ROUNDS_DEFAULT: usize = 5;
 
-/// `cargo x lab [word]…`, `cargo x lab run …`, `cargo x lab shell …`.
+/// Runs `cargo x lab` with these arguments.
 pub fn verb(args: &[String]) -> Result<(), Failure> {
     match args.split_first() {
         Some((verb, rest)) if verb == "run" => Order::parse(rest)?.run(),
@@ -80,12 +80,13 @@ fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
         [rounds] => {
             rounds.parse().map_err(|_| format!("`{rounds}` is not a number of rounds").into())
         }
-        _ => Err(format!("cargo x lab {verb} [ROUNDS]").into()),
+        _ => Err(format!("usage: cargo x lab {verb} [ROUNDS]").into()),
     }
 }
 
 /// Prepares the sessions that do without the general kernel, for a run that also has other parts.
-/// If the lab can't be installed, the sessions are skipped, except in CI, where this is a failure.
+/// If the lab can't be installed, the sessions are skipped, except in CI, where a missing lab is a
+/// failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install(Kernel::Cloud) {
         Ok(_) => Suite::prepare(&[], false, report).map(Some),
@@ -189,8 +190,8 @@ impl Order {
         let folder = folder("shell")?;
         let plan =
             Plan { time_limit: Duration::from_secs(86_400), ..self.plan(&tools, &folder, true) };
-        let welcome = "Of a namespace such as PLAIN, $SLIMIO_NVME_PLAIN is the generic device and \
-            $SLIMIO_NVME_PLAIN_BLOCK the block device.\r\nThe machine ends with the shell.\r\n";
+        let welcome = "Each namespace has two devices. For PLAIN, $SLIMIO_NVME_PLAIN is the generic device, and \
+            $SLIMIO_NVME_PLAIN_BLOCK is the block device.\r\nThe machine ends when this shell ends.\r\n";
         let task = Task::Shell { welcome: welcome.into() };
         guest.finish(&plan.archive, &names(&self.namespaces), &task)?;
         machine::run(&plan, &mut |_| {}).map(drop)
@@ -218,8 +219,8 @@ impl Order {
     }
 }
 
-/// The path of `program`. If `program` is a bare name and cargo has built a program of that name,
-/// this is the path of the built one.
+/// The path of the program that cargo has built with this name. If `program` is not a bare name, or
+/// cargo has built no such program, returns `program` itself.
 fn built_or_given(program: &str) -> PathBuf {
     let built = target_dir().join("debug").join(program);
     if !program.contains('/') && built.is_file() { built } else { program.into() }
@@ -229,7 +230,7 @@ fn names(namespaces: &[Namespace]) -> Vec<String> {
     namespaces.iter().map(|namespace| namespace.kind.name.to_owned()).collect()
 }
 
-/// Makes an empty folder for one machine.
+/// Makes the folder `name` for one machine, and empties it if it exists.
 fn folder(name: &str) -> Result<PathBuf, Failure> {
     let folder = lab_dir().join(name);
     drop(fs::remove_dir_all(&folder));

@@ -28,12 +28,12 @@ use crate::steer;
 use crate::tools::Tools;
 
 const MEMORY_MIB: u32 = 2048;
-/// The interval of checks whether QEMU still runs.
+/// Time between two checks whether QEMU still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long QEMU may take to open its sockets, and how long to end when it is told to.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONSOLE: &str = "console.log";
-/// What `init.sh` says when the machine lacks a module or a namespace.
+/// What `init.sh` reports when the machine lacks a module, a namespace or the network.
 const NOT_READY: &str = "not ready";
 pub(crate) const RESULTS: &str = "results.tar";
 /// Kernel parameters: only errors on the console, no wait after a panic, and no retries of commands
@@ -41,11 +41,11 @@ pub(crate) const RESULTS: &str = "results.tar";
 const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nowatchdog \
     random.trust_cpu=on nvme_core.max_retries=0 nvme.poll_queues=1";
 
-/// What to start.
+/// A machine to start.
 pub(crate) struct Plan<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) archive: PathBuf,
-    /// The folder for images and for what the machine leaves.
+    /// The folder for the machine's images and output.
     pub(crate) folder: PathBuf,
     pub(crate) namespaces: Vec<Namespace>,
     /// Options of an emulated drive that the host serves when the guest asks for it.
@@ -85,10 +85,11 @@ enum Event {
 
 /// How a machine has ended.
 pub(crate) enum Ended {
-    /// By itself, with the exit status of the task.
+    /// The task has ended with this exit status.
     Status(i32),
-    /// QEMU or the guest's kernel died, or the machine lacks a module or a namespace. No program in
-    /// the guest should be able to cause such an end, so it says nothing about the task.
+    /// QEMU or the guest's kernel died, or the machine lacks a module, a namespace or the network.
+    /// No program in the guest should be able to cause such an end. So such an end says nothing
+    /// about the task.
     Broken(Failure),
 }
 
@@ -124,7 +125,7 @@ pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<End
             Ok(Event::Request(line)) => {
                 if let Some(status) = line.strip_prefix("exit ") {
                     let status = status.parse();
-                    break Some(status.map_err(|_| format!("the machine ended with {line}"))?);
+                    break Some(status.map_err(|_| format!("not an exit status: {line}"))?);
                 }
                 if line == NOT_READY {
                     break None;
@@ -144,11 +145,11 @@ pub(crate) fn run_once(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<End
     };
     qmp.execute("quit", "{}")?;
     machine.wait_for_end()?;
-    // Some of what the task printed before it reported its status may still be in the pipe.
+    // Some of the task's output may still be in the pipe.
     while let Ok(Event::Output(line)) = events.recv_timeout(PATIENCE) {
         see(&line);
     }
-    Ok(status.map_or_else(|| Ended::Broken("the machine was not ready".into()), Ended::Status))
+    Ok(status.map_or_else(|| Ended::Broken("the machine is incomplete".into()), Ended::Status))
 }
 
 struct Machine {
@@ -159,7 +160,7 @@ struct Machine {
 
 impl Machine {
     fn start(plan: &Plan<'_>, sockets: &Sockets) -> Result<Self, Failure> {
-        // The kernel kills QEMU when this process ends, however it ends.
+        // `setpriv` makes the kernel kill QEMU when this process ends, even after a crash.
         let mut qemu = command("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--"]).arg(&plan.tools.qemu);
         qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-M", "q35,smm=off"])
@@ -211,10 +212,13 @@ impl Machine {
         let deadline = Instant::now() + PATIENCE;
         while !(sockets.control.exists() && sockets.qmp.exists()) {
             if let Some(status) = machine.ended()? {
-                return Err(format!("QEMU did not start: {status}; what it said is above").into());
+                return Err(format!(
+                    "QEMU ended during its start: {status}; its messages are above"
+                )
+                .into());
             }
             if Instant::now() > deadline {
-                return Err("QEMU opens no control channel".into());
+                return Err("QEMU has not opened its sockets in time".into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -258,17 +262,17 @@ impl Machine {
         format!("QEMU ended while something ran in the machine: {status}{console}").into()
     }
 
-    /// The last lines of the kernel's messages.
+    /// The last lines of the guest kernel's messages, as the end of an error message.
     fn console(&self) -> String {
         const LINES: usize = 40;
         let bytes = fs::read(self.folder.join(CONSOLE)).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
         if lines.is_empty() {
-            return "; its kernel said nothing".into();
+            return "; the guest's kernel printed nothing".into();
         }
         let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
-        format!("; its kernel said last:\n{last}")
+        format!("; the last messages of the guest's kernel:\n{last}")
     }
 }
 
@@ -280,7 +284,7 @@ impl Drop for Machine {
     }
 }
 
-/// Sends each line of the control channel, until the channel is closed.
+/// Sends each line of the control channel as an event, until the channel is closed.
 fn follow_requests(control: &UnixStream, sender: Sender<Event>) -> Result<(), Failure> {
     let stream = control.try_clone().map_err(|error| error.to_string())?;
     std::thread::spawn(move || {
@@ -294,7 +298,7 @@ fn follow_requests(control: &UnixStream, sender: Sender<Event>) -> Result<(), Fa
     Ok(())
 }
 
-/// Sends each line that is printed, and at the end an event which says that no more lines follow.
+/// Sends each line of the output as an event, and at the end [`Event::OutputEnded`].
 fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).split(b'\n') {
@@ -309,7 +313,7 @@ fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
 }
 
 /// Paths of QEMU's sockets. They are not in the target folder, because a socket's path may have
-/// only about a hundred bytes. Removed on drop.
+/// only about a hundred bytes. Their folder is removed on drop.
 struct Sockets {
     folder: PathBuf,
     control: PathBuf,

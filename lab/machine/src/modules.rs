@@ -1,4 +1,4 @@
-//! The kernel's modules, by name, and which modules each needs.
+//! The modules of a kernel, by name, and the modules that each of them needs.
 //!
 //! Debian's package holds no list of dependencies, because that list is made when the package is
 //! installed. So dependencies are read from the modules themselves.
@@ -13,18 +13,18 @@ use slimio_host::process::command;
 use crate::guest::said;
 
 const SUFFIX: &str = ".ko.xz";
-/// Names of modules that are built into the kernel, one path in each line.
+/// Name of the file that lists the modules built into the kernel, one path in each line.
 const BUILT_IN: &str = "modules.builtin";
 
 /// The modules of one kernel.
 #[derive(Clone, Debug)]
 pub struct Modules {
-    /// Compressed files, by name.
+    /// Compressed files, by the module's name.
     files: BTreeMap<String, PathBuf>,
     built_in: BTreeSet<String>,
 }
 
-/// A module, ready to be loaded.
+/// A module, unpacked and ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) name: String,
@@ -58,7 +58,7 @@ impl Modules {
     /// `packed` or built into the kernel are left out. The others are added to `packed`.
     ///
     /// # Errors
-    /// If the kernel has no module of such a name.
+    /// If the kernel has no module of a name that is given or needed, or if `xz` does not start.
     pub(crate) fn with_dependencies(
         &self,
         names: &[&str],
@@ -92,12 +92,12 @@ impl Modules {
     }
 }
 
-/// The name of a module by its path. To the kernel, `-` and `_` are the same.
+/// The name of a module by its path. The kernel treats `-` and `_` in a name as the same character.
 fn name_of(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).replace('-', "_")
 }
 
-/// The names of the modules that a module says it needs.
+/// The names of the modules that `module` lists as needed.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(at) = module.windows(FIELD.len()).position(|window| window == FIELD) else {

@@ -7,7 +7,8 @@ use slimio_host::Failure;
 
 use crate::guest::said;
 
-/// A kind of namespace. Each has its own controller, whose serial number is the name.
+/// A kind of namespace. Each namespace has its own controller, whose serial number is the kind's
+/// name.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -42,7 +43,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "SMALL_MDTS",
-        doc: "takes at most 8 KiB at once",
+        doc: "takes at most 8 KiB in one command",
         subsystem: None,
         controller: ",mdts=1",
         namespace: "",
@@ -77,7 +78,10 @@ impl Namespace {
         let (name, size) = text.split_once('=').map_or((text, None), |(n, size)| (n, Some(size)));
         let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| {
             let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-            format!("`{name}` is not a namespace of the lab; there are {}", names.join(", "))
+            format!(
+                "`{name}` is not a namespace of the lab; its namespaces are {}",
+                names.join(", ")
+            )
         })?;
         let mut namespace = Self::new(kind);
         if let Some(size) = size {
@@ -99,7 +103,7 @@ impl Namespace {
         folder.join(format!("{}.record", self.kind.name))
     }
 
-    /// Creates the namespace's files: the image, all zeros, and an empty record.
+    /// Creates the namespace's files: an image of zeros, and an empty record.
     pub(crate) fn make(&self, folder: &Path) -> Result<(), Failure> {
         for (path, size) in [(self.image(folder), self.size), (self.record(folder), 0)] {
             let file = File::create(&path).and_then(|file| file.set_len(size));

@@ -1,6 +1,6 @@
-//! Simulates power cuts of a session that has already run. It rebuilds the images that a cut could
-//! have left. On each image, it starts the server or reads a log file, and compares what it finds
-//! with the writes that were acknowledged before the cut.
+//! Simulates power cuts of a session that has already run. For each cut, this module rebuilds the
+//! images that the cut could have left. On each image, it starts the server or reads a log file.
+//! Then it compares the writes found there with the writes that were acknowledged before the cut.
 //!
 //! A client sends a write only once the previous one is acknowledged. Write N of a client contains
 //! a mark with the number N. So mark N on the device, stable or not, proves that the client's write
@@ -34,7 +34,7 @@ pub(crate) const MISSED: &str = "was told that write";
 /// The highest mark of each client.
 type Marks = BTreeMap<u64, u64>;
 
-/// Checks what a session in `folder` has recorded. `log` names the file that has the marks; if it
+/// Checks the record of the session in `folder`. `log` names the file that has the marks. If `log`
 /// is `None`, the data of a server has the marks. Returns the number of images, or `None` if no
 /// loop device can be made.
 pub(crate) fn check(
@@ -57,7 +57,7 @@ pub(crate) fn check(
             write_image(&entries, cut, survivors, namespace.size, &image)
                 .map_err(|error| said(&image, &error))?;
             let Some(found) = recover(&image) else { return Ok(None) };
-            let at = format!("cut behind {cut} of {} operations, {survivors:?}", entries.len());
+            let at = format!("cut after {cut} of {} operations, {survivors:?}", entries.len());
             let found = found.map_err(|Failure(why)| format!("{at}: {why}"))?;
             compare(&seen[cut], &found).map_err(|why| format!("{at}: {why}"))?;
             images += 1;
@@ -77,7 +77,7 @@ pub(crate) fn check(
     Ok(Some(images))
 }
 
-/// For each n, the highest marks among the first n entries.
+/// For each n from 0 on, the highest marks among the first n entries.
 fn marks_by_cut(entries: &[Entry]) -> Vec<Marks> {
     let mut marks = Marks::new();
     let mut all = vec![marks.clone()];
@@ -105,19 +105,24 @@ fn marks_in(data: &[u8]) -> Vec<(u64, u64)> {
     found
 }
 
-/// `<mark:CLIENT:NUMBER>`
+/// Parses `<mark:CLIENT:NUMBER>`.
 fn parse_mark(text: &str) -> Option<(u64, u64)> {
     let (client, number) = text.strip_prefix("<mark:")?.strip_suffix('>')?.split_once(':')?;
     Some((client.parse().ok()?, number.parse().ok()?))
 }
 
-/// Where to cut: at even distances from the first acknowledged write to the end.
+/// The places of the cuts, as numbers of entries before the cut. The places are at even distances
+/// from the first acknowledged write to the end.
 fn cuts(seen: &[Marks]) -> Result<Vec<usize>, Failure> {
     let first = seen.iter().position(|marks| marks.values().any(|number| *number > 1));
-    let first = first.ok_or("nothing that was acknowledged is in the record")?;
+    let first = first.ok_or("the record has no acknowledged write")?;
     let last = seen.len() - 1;
     if last - first < 4 * CUTS {
-        return Err(format!("only {} operations are recorded", last - first).into());
+        return Err(format!(
+            "the record has only {} operations after the first acknowledged write",
+            last - first
+        )
+        .into());
     }
     Ok((0..=CUTS).map(|index| first + (last - first) * index / CUTS).collect())
 }
@@ -131,9 +136,12 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
         let mut marks = Marks::new();
         for client in 1..=9 {
             let Some(value) = server.get(&format!("client:{client}"))? else { continue };
-            let (owner, number) = parse_mark(&value).ok_or("a value is not a mark")?;
+            let (owner, number) =
+                parse_mark(&value).ok_or("the value of a client is not a mark")?;
             if owner != client {
-                return Err(format!("client {client} has a mark of client {owner}").into());
+                return Err(
+                    format!("the value of client {client} is a mark of client {owner}").into()
+                );
             }
             marks.insert(client, number);
         }
@@ -142,14 +150,15 @@ fn recover(folder: &Path, image: &Path) -> Option<Result<Marks, Failure>> {
     Some(read())
 }
 
-/// Like [`recover`], but mounts the image and reads the marks from a log file, which has one
-/// client.
+/// Like [`recover`], but mounts the image and reads the marks from a log file. The log has the
+/// marks of only one client.
 fn read_log(folder: &Path, image: &Path, log: &str) -> Option<Result<Marks, Failure>> {
     let device = LoopDevice::new(image)?;
     let at = folder.join("mounted");
     let read = || -> Result<Marks, Failure> {
         let failed = |what: &str| Failure(format!("the file system can't be {what}"));
-        std::fs::create_dir_all(&at).map_err(|_| failed("mounted anywhere"))?;
+        std::fs::create_dir_all(&at)
+            .map_err(|_| failed("mounted, because the folder for it can't be made"))?;
         let mounted = command("mount").arg(&device.path).arg(&at).status();
         mounted.ok().filter(ExitStatus::success).ok_or_else(|| failed("mounted"))?;
         let bytes = std::fs::read(at.join(log));
@@ -160,8 +169,8 @@ fn read_log(folder: &Path, image: &Path, log: &str) -> Option<Result<Marks, Fail
     Some(read())
 }
 
-/// The last mark of a log, which has the marks of one client in their order. The last mark may be
-/// followed by the beginning of a record, or by zeros.
+/// The last mark of a log. Fails unless the log has the marks of client 1 in order, without a gap.
+/// After the last mark, the log may have the beginning of a record, or zeros.
 fn marks_in_order(log: &[u8]) -> Result<Marks, Failure> {
     let marks = marks_in(log);
     let wrong =
@@ -181,12 +190,12 @@ fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
         let acknowledged = sent - 1;
         if number < acknowledged || number > sent {
             return Err(format!(
-                "client {client} {MISSED} {acknowledged} is durable; the server has {number}"
+                "client {client} {MISSED} {acknowledged} is durable; the last one found is {number}"
             ));
         }
     }
     match found.keys().find(|client| !seen.contains_key(client)) {
-        Some(client) => Err(format!("client {client} had sent nothing")),
+        Some(client) => Err(format!("client {client} has a mark, but had sent nothing")),
         None => Ok(()),
     }
 }
@@ -225,7 +234,7 @@ mod tests {
         let last = |log: &[u8]| marks_in_order(log).ok().map(|marks| marks.get(&1).copied());
         assert_eq!(last(b"<mark:1:1>xx<mark:1:2>x<mark:1:\0\0"), Some(Some(2)));
         assert_eq!(last(b"\0\0"), Some(None));
-        assert_eq!(last(b"<mark:1:1>\0\0<mark:1:3>"), None, "one is missing");
+        assert_eq!(last(b"<mark:1:1>\0\0<mark:1:3>"), None, "mark 2 is missing");
         assert_eq!(last(b"<mark:1:2>"), None);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slimio_host::Failure;
 
-/// If an answer takes longer than this, QEMU hangs.
+/// If an answer takes longer than this, QEMU counts as hanging.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Qmp {
@@ -19,7 +19,7 @@ impl Qmp {
         let stream = UnixStream::connect(path).map_err(|error| failed(&error))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(|error| failed(&error))?;
         let mut qmp = Self { stream: BufReader::new(stream) };
-        // A greeting comes first, and QEMU takes no other command before qmp_capabilities.
+        // QEMU first sends a greeting. It takes no other command before qmp_capabilities.
         qmp.line()?;
         qmp.execute("qmp_capabilities", "{}")?;
         Ok(qmp)

@@ -3,8 +3,8 @@
 //! QEMU writes the record in the format of the kernel's dm-log-writes: a superblock, then an entry
 //! for each write, flush and deallocation in the order in which the device finished them. QEMU
 //! writes an entry before it tells the guest that the operation is done. QEMU's NVMe controller
-//! drops the FUA bit on the way, so the FUA bits are read from the guest kernel's own trace of the
-//! commands that the kernel sent.
+//! does not pass the FUA bit on to the record, so the FUA bits are read from the guest kernel's own
+//! trace of the commands that the kernel sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -18,7 +18,7 @@ const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLAG_FLUSH: u64 = 1;
 const FLAG_FUA: u64 = 1 << 1;
 const FLAG_DISCARD: u64 = 1 << 2;
-/// The bit of a write's control field, as the kernel prints it.
+/// The FUA bit in a write's control field, as the kernel's trace prints the field.
 const CONTROL_FUA: u64 = 1 << 14;
 
 /// Reads a record, and gives each write the FUA bit that the write has in `trace`. `block_size` is
@@ -33,14 +33,14 @@ pub(crate) fn read(record: &Path, trace: &Path, block_size: u64) -> Result<Vec<E
         // Two writes of the same blocks are never in flight together, so their order is certain.
         let place = (*offset, data.len() as u64);
         let fua = sent.get_mut(&place).and_then(VecDeque::pop_front);
-        *durable |= fua.ok_or_else(|| format!("the trace has no write of {place:?}"))?;
+        *durable |= fua.ok_or_else(|| format!("the trace has no write at {place:?}"))?;
     }
     Ok(entries)
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
     let word = |offset: usize| -> Result<u64, String> {
-        let bytes = bytes.get(offset..offset + 8).ok_or("it is cut off")?;
+        let bytes = bytes.get(offset..offset + 8).ok_or("the record is cut off")?;
         Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     };
     if word(0)? != MAGIC || word(8)? != 1 {
@@ -63,7 +63,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, String> {
         }
         if size > 0 {
             let data = bytes.get(position as usize..(position + size) as usize);
-            let data = data.ok_or("it is cut off")?.to_vec();
+            let data = data.ok_or("the record is cut off")?.to_vec();
             entries.push(Entry::Write { offset, data, durable: flags & FLAG_FUA != 0 });
             position += size;
         }

@@ -1,5 +1,6 @@
-//! `cargo x lab shortcut`: times durable appends to a log file, the short way and in other ways, in
-//! one boot. The file is on ext4 with its journal, and then on XFS.
+//! `cargo x lab shortcut`: times durable appends to a log file in one boot, by the short way of
+//! `slimio shortcut run` and in other ways. The file is first on ext4 with its journal, and then on
+//! XFS.
 
 use std::fs;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::{folder, names, rounds};
 
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 const TABLES: &str = "shortcut.md";
-/// Prints a heading and a table for each file system.
+/// A script that prints a heading and a table for each file system.
 const SCRIPT: &str = "
 set -e
 mount -t tracefs trace /sys/kernel/tracing
@@ -38,7 +39,8 @@ mkfs.xfs -q -f $SLIMIO_NVME_PLAIN_BLOCK
 measure XFS
 ";
 
-/// Measures, and writes the tables to the lab's folder. The only argument is the number of rounds.
+/// Measures, and writes the tables to the lab's folder. The number of rounds is the only argument,
+/// and may be left out.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let rounds = rounds(args, "shortcut")?;
     let tools = tools::install(Kernel::Cloud)?;
@@ -62,7 +64,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
         text.extend([line, "\n"]);
     })?;
     if status != 0 {
-        return Err("not everything was measured".into());
+        return Err("the script failed, so not everything was measured".into());
     }
     let path = lab_dir().join(TABLES);
     fs::write(&path, text).map_err(|error| said(&path, &error))

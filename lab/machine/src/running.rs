@@ -1,5 +1,5 @@
-//! Runs a session: the boot, the power cuts after it, and then boot and power cuts once more for
-//! each planted bug that the power cuts must catch.
+//! Runs a session: a boot, and then power cuts of what the boot has recorded. For each planted bug
+//! that the power cuts must catch, does both once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ use crate::{built_or_given, folder, names};
 const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// If a machine broke, this many of its last lines are repeated at the end of the run.
 const LINES_TOLD: usize = 10;
-/// The programs that are also built with planted bugs, separately. Test programs always have
-/// planted bugs.
+/// The programs that are built twice: as usual, and with planted bugs. Test programs are built only
+/// with planted bugs.
 const PLANTED: [&str; 2] = ["slimio", "libslimio_preload.so"];
 
-/// What cargo builds for sessions. Everything is built before the first session begins: a build
-/// with planted bugs replaces the ordinary server for a while.
+/// The programs that cargo builds for sessions. All of them are built before the first session
+/// begins, because the build with planted bugs replaces the ordinary server for a while.
 #[derive(Debug)]
 pub(super) struct Built {
     /// The folder of the programs with all planted bugs built in but inactive, if a session needs
@@ -84,8 +84,8 @@ impl Run<'_> {
         only_results(&folder).map_err(|error| said(&folder, &error))
     }
 
-    /// Runs the script in a machine, with or without a planted bug. `see` gets each
-    /// line that the script prints. Returns the folder with the results.
+    /// Runs the session's script in a machine, with or without a planted bug. `see` gets each line
+    /// that the script prints. Returns the folder with the results.
     fn boot(&self, bug: Option<&str>, see: &mut dyn FnMut(&str)) -> Result<PathBuf, Failure> {
         let Self { session, tools, built, .. } = self;
         let mut guest = Guest::new(tools)?;
@@ -95,7 +95,10 @@ impl Run<'_> {
         }
         for program in &session.programs {
             if bug.is_some() && PLANTED.contains(&program.as_str()) {
-                let planted = built.planted.as_ref().ok_or("the server was not built with bugs")?;
+                let planted = built
+                    .planted
+                    .as_ref()
+                    .ok_or("the programs were not built with planted bugs")?;
                 guest.program(&planted.join(program))?;
                 continue;
             }
@@ -135,7 +138,7 @@ impl Run<'_> {
         }
         unpack_results(&folder.join(RESULTS), &folder.join("results"))?;
         let verdict = verdicts.finish(status);
-        verdict.map_err(|why| format!("{why}; what is left is in {}", folder.display()))?;
+        verdict.map_err(|why| format!("{why}; the machine's files are in {}", folder.display()))?;
         Ok(folder)
     }
 
@@ -155,14 +158,14 @@ impl Run<'_> {
                 Ended::Broken(why) => why,
             };
             let last = lines[lines.len().saturating_sub(LINES_TOLD)..].join("\n    ");
-            let told = format!("{why}; what it said last:\n    {last}");
+            let told = format!("{why}; the last lines of its output:\n    {last}");
             if has_broken {
                 return Err(told.into());
             }
             has_broken = true;
             self.say(&told);
             let name = &self.session.name;
-            self.reported(|report| report.skip(&format!("the first machine of {name}: {told}")));
+            self.reported(|report| report.skip(&format!("a machine of {name} broke: {told}")));
         }
     }
 
@@ -178,10 +181,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the session with a planted bug, and checks that an acknowledged write is
-    /// missing after a power cut.
+    /// Runs the session with a planted bug, and checks that an acknowledged write is missing after
+    /// a power cut.
     fn catch(&self, bug: &str) -> Result<(), Failure> {
-        self.say(&format!("once more, with the planted bug {bug}"));
+        self.say(&format!("runs once more, with the planted bug {bug}"));
         let folder = self.boot(Some(bug), &mut |_| {})?;
         for namespace in self.session.namespaces.iter().filter(|namespace| namespace.recorded) {
             match power_cut::check(&folder, namespace, self.session.log.as_deref()) {
@@ -190,7 +193,7 @@ impl Run<'_> {
                 }
                 Err(failure) => return Err(failure),
                 Ok(None) => self.no_loop_device(),
-                Ok(Some(_)) => return Err(format!("NOT CAUGHT: {bug}").into()),
+                Ok(Some(_)) => return Err(format!("NOT CAUGHT: no cut shows {bug}").into()),
             }
         }
         Ok(())
@@ -206,7 +209,7 @@ impl Run<'_> {
     }
 
     fn reported(&self, how: impl FnOnce(&mut Report)) {
-        how(&mut self.report.lock().expect("nobody panics with it"));
+        how(&mut self.report.lock().expect("no thread panics while it holds the lock"));
     }
 }
 

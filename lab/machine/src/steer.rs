@@ -1,7 +1,7 @@
-//! What the guest may ask of the host while the guest runs. The host can make a namespace fail,
-//! heal it, hold its operations, or unplug it. The host can also start or end the [drive](Drive)
-//! that it serves. QEMU's node `disk-NAME` stands directly on the image, or on a driver that
-//! injects errors.
+//! Carries out requests that the guest makes to the host while the guest runs. The host can make a
+//! namespace fail, heal it, hold its operations, or unplug it. The host can also start or end the
+//! [drive](Drive) that it serves. QEMU's node `disk-NAME` stands directly on the image, or on a
+//! driver that injects errors.
 
 use slimio_host::Failure;
 
@@ -12,8 +12,8 @@ use crate::qmp::Qmp;
 /// What a request changes, and for which namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
-    /// Operations of this kind fail until healed. If the kind is flush, only the next flush fails,
-    /// because QEMU itself must flush in order to heal.
+    /// Operations of this kind fail until the namespace is healed. If the kind is flush, only the
+    /// next flush fails, because QEMU itself must flush in order to heal.
     Fail {
         name: &'static str,
         operation: &'static str,
@@ -25,7 +25,8 @@ enum Request {
     Unplug {
         name: &'static str,
     },
-    /// The next operation of this kind reaches the device and stays there until resumed.
+    /// The next operation of this kind reaches the device and stays there until a request resumes
+    /// it.
     Hold {
         name: &'static str,
         event: &'static str,
@@ -36,7 +37,8 @@ enum Request {
     Drive(drive::Order),
 }
 
-/// What can be made to fail. The guest sees the NVMe status that QEMU has for an I/O error.
+/// The operations that can be made to fail. When one fails, the guest sees the NVMe status that
+/// QEMU has for an I/O error.
 const OPERATIONS: &[&str] = &["read", "write", "flush", "discard"];
 /// The operations that can be held, and QEMU's name for the point at which each is held.
 const EVENTS: &[(&str, &str)] = &[("write", "pwritev"), ("flush", "flush_to_disk")];
@@ -81,12 +83,12 @@ fn interpose(qmp: &mut Qmp, name: &str, rules: &str) -> Result<(), Failure> {
 /// Puts the image itself below the device again.
 fn heal(qmp: &mut Qmp, name: &str) -> Result<(), Failure> {
     let image = format!("file-{name}");
-    // QEMU flushes first, and this flush may be the one that was to fail. Then the flush of the
-    // second attempt succeeds.
+    // The first attempt begins with a flush, which may be the one that was to fail. If so, the
+    // flush of the second attempt succeeds.
     reopen(qmp, name, &image).or_else(|_| reopen(qmp, name, &image))
 }
 
-/// Puts `below` under `disk-NAME`.
+/// Puts the node `below` right below the node `disk-NAME`.
 fn reopen(qmp: &mut Qmp, name: &str, below: &str) -> Result<(), Failure> {
     qmp.execute(
         "blockdev-reopen",
@@ -97,17 +99,17 @@ fn reopen(qmp: &mut Qmp, name: &str, below: &str) -> Result<(), Failure> {
     .map(drop)
 }
 
-/// A command of QEMU's monitor for people, which reports errors only by printing something.
+/// Runs a command of QEMU's monitor for people, which reports errors only by printing something.
 fn monitor(qmp: &mut Qmp, line: &str) -> Result<(), Failure> {
     let said = qmp.execute("human-monitor-command", &format!(r#"{{"command-line":"{line}"}}"#))?;
     if said.starts_with(r#"{"return": ""}"#) {
         return Ok(());
     }
-    Err(format!("QEMU's monitor said to {line}: {said}").into())
+    Err(format!("QEMU's monitor answered `{line}` with {said}").into())
 }
 
 fn parse(line: &str) -> Result<Request, Failure> {
-    let unknown = || -> Failure { format!("`{line}` is not something the host can do").into() };
+    let unknown = || -> Failure { format!("the host knows no request `{line}`").into() };
     if let Some(rest) = line.strip_prefix("drive ") {
         let words: Vec<&str> = rest.split_whitespace().collect();
         return drive::Order::parse(&words).map(Request::Drive).ok_or_else(unknown);

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
-//! # record: PLAIN                  one namespace; its writes are recorded and checked by power_cut.rs
-//! # recover: log                   needs record; this file on ext4 has the marks, not a server's data
+//! # record: PLAIN                  one namespace, whose writes power_cut.rs checks afterwards
+//! # recover: log                   needs record; this file on ext4 has the marks, not a server
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
-//! # programs: slimio redis-cli     built by cargo, a file of the repository, or installed on the host
+//! # programs: slimio redis-cli     built by cargo, in the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
 //! # modules: xfs                   of the kernel; `load_modules` loads them and what they need
 //! # kernel: general                the kernel with every module; without this line, the small one
@@ -33,11 +33,11 @@ use crate::running::{Built, Run};
 use crate::tools::{self, Kernel, Tools};
 
 pub(super) const FOLDER: &str = "tests/lab";
-/// Files that sessions source: functions for all sessions, functions for a server, and a load.
+/// Files with functions and loads, which sessions source. These files are not sessions themselves.
 pub(super) const LIBRARIES: &[&str] =
     &["lab-test", "lab-server", "lab-fabrics", "lab-drive", "power-cut-load", "power-cut-trace"];
 
-/// Keys of the comments at the head.
+/// Keys of the comments at a session's head.
 const KEYS: &[&str] = &[
     "namespaces",
     "record",
@@ -50,7 +50,7 @@ const KEYS: &[&str] = &[
     "drive",
 ];
 
-/// What a script says that it needs.
+/// A session, with the needs that its script states.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) name: String,
@@ -58,12 +58,12 @@ pub(super) struct Session {
     pub(super) namespaces: Vec<Namespace>,
     /// Whether writes are recorded, so that power cuts can be simulated afterwards.
     pub(super) recorded: bool,
-    /// The file that has the marks after a power cut; `None` if a server has them.
+    /// The file that has the marks after a power cut; `None` if a server's data has the marks.
     pub(super) log: Option<String>,
-    /// Bugs that the power cut must catch.
+    /// Planted bugs that the power cuts must catch.
     pub(super) planted: Vec<String>,
     pub(super) programs: Vec<String>,
-    /// Package and target.
+    /// The package and target of each test program.
     pub(super) tests: Vec<(String, String)>,
     /// Modules that the script loads.
     pub(super) modules: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct Session {
     pub(super) drive: Option<String>,
 }
 
-/// Sessions, and what is built for them.
+/// Sessions, and the tools and programs that they need.
 #[derive(Debug)]
 pub struct Suite {
     sessions: Vec<Session>,
@@ -82,11 +82,11 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// The sessions whose name contains one of `words`. If there are no words, these are all
-    /// sessions. Without words, a run that is not `is_long` leaves out the sessions that need the
-    /// general kernel, and the report says so. Everything that the sessions need is installed and
-    /// built. During the build, a server with planted bugs replaces the ordinary one for a while.
-    /// So nothing else may use the server until this returns.
+    /// Chooses the sessions whose name contains one of `words`. Without words, chooses all sessions
+    /// if `is_long`. Otherwise, leaves out the sessions that need the general kernel, and reports
+    /// them as skipped. Then installs and builds everything that the chosen sessions need. During
+    /// the build, a server with planted bugs replaces the ordinary one for a while. So nothing else
+    /// may use the server until this function returns.
     pub(super) fn prepare(
         words: &[String],
         is_long: bool,
@@ -100,13 +100,15 @@ impl Suite {
                 let is_short = session.kernel == Kernel::Cloud;
                 if !is_short {
                     let name = &session.name;
-                    report.skip(&format!("{name} of the lab: only `cargo x lab --long` has it"));
+                    report.skip(&format!(
+                        "{name} of the lab: runs only with `cargo x lab --long`, or by name"
+                    ));
                 }
                 is_short
             });
         }
         if sessions.is_empty() {
-            return Err(format!("{FOLDER} has no session of that name").into());
+            return Err(format!("no session in {FOLDER} has such a name").into());
         }
         let mut tools = BTreeMap::new();
         for Session { kernel, .. } in &sessions {
@@ -128,18 +130,18 @@ impl Suite {
             if let Err(Failure(why)) = run.whole() {
                 run.say(&why);
                 let why = format!("{} ({why})", session.name);
-                failed.lock().expect("nobody panics with it").push(why);
+                failed.lock().expect("no thread panics while it holds the lock").push(why);
             }
         });
-        let failed = failed.into_inner().expect("nobody panics with it");
+        let failed = failed.into_inner().expect("no thread panics while it holds the lock");
         if failed.is_empty() {
             return Ok(());
         }
-        Err(format!("sessions of the lab that failed: {}", failed.join(", ")).into())
+        Err(format!("these sessions of the lab failed: {}", failed.join(", ")).into())
     }
 }
 
-/// All sessions, by name.
+/// All sessions, in the order of their names.
 fn sessions() -> Result<Vec<Session>, Failure> {
     let dir = root().join(FOLDER);
     let entries = fs::read_dir(&dir).map_err(|error| said(&dir, &error))?;
@@ -190,7 +192,7 @@ impl Session {
         let kinds = names(&namespaces);
         if let Some(twice) = kinds.iter().enumerate().find(|(at, kind)| kinds[..*at].contains(kind))
         {
-            return Err(format!("{name}: it has two namespaces {}", twice.1).into());
+            return Err(format!("{name}: the machine would have two namespaces {}", twice.1).into());
         }
         let tests = words("tests").into_iter().map(|word| {
             let pair = word.split_once(':').map(|(p, t)| (p.to_owned(), t.to_owned()));
@@ -206,8 +208,8 @@ impl Session {
         if !is_recorded && !planted.is_empty() {
             let bugs = planted.join(", ");
             return Err(format!(
-                "{name}: only a power cut can catch {bugs}, and nothing is recorded: say which \
-                 namespace with `# record: `"
+                "{name}: only a power cut can catch {bugs}, but no namespace is recorded: \
+                 name one with `# record: `"
             )
             .into());
         }
@@ -218,7 +220,7 @@ impl Session {
         };
         let drive = words("drive").first().map(|options| (*options).to_owned());
         if drive.is_some() && !body.contains("lab drive start") {
-            return Err(format!("{name}: it has a drive and never starts it").into());
+            return Err(format!("{name}: its script never starts its drive").into());
         }
         let path = path.to_owned();
         let log = words("recover").first().map(|file| (*file).to_owned());
@@ -239,7 +241,7 @@ impl Session {
     }
 }
 
-/// `# key: value`
+/// Parses `# key: value`.
 fn key_and_value(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.strip_prefix("# ")?.split_once(": ")?;
     key.bytes().all(|byte| byte.is_ascii_lowercase()).then_some((key, value))
@@ -272,7 +274,8 @@ mod tests {
     }
 
     fn refused(text: &str) -> String {
-        let Failure(why) = parse(text).expect_err("it would check too little");
+        let Failure(why) =
+            parse(text).expect_err("a session that would check too little is refused");
         why
     }
 
@@ -283,8 +286,9 @@ mod tests {
         assert!(parse("# record: PLAIN\n# planted: ack-before-flush\n").is_ok());
     }
 
-    /// Each line of a guide's shell blocks must be in the session. A line that the session cannot
-    /// run must be in a comment of the session, with the reason. Returns the number of lines.
+    /// Checks that each line of a guide's shell blocks is in the session. A line that the session
+    /// cannot run must be in a comment of the session, with the reason. Returns the number of
+    /// lines.
     fn lines_that_are_typed(guide: &str, session: &str) -> usize {
         let session = fs::read_to_string(root().join(FOLDER).join(session)).unwrap();
         let blocks = guide.split("```").filter_map(|block| block.strip_prefix("sh\n"));
@@ -299,7 +303,8 @@ mod tests {
     #[test]
     fn the_guide_is_run_as_it_is_typed() {
         let guide = fs::read_to_string(root().join("docs/fdp.md")).unwrap();
-        // The sections after the one about WAF are about measuring.
+        // The session runs the guide only up to the section about WAF. The later sections are about
+        // measuring.
         let sections: Vec<&str> = guide.split("\n## ").collect();
         let last = sections.iter().position(|section| section.starts_with("WAF")).unwrap();
         assert!(lines_that_are_typed(&sections[..=last].join("\n"), "guide") > 20);
@@ -321,12 +326,12 @@ mod tests {
         let misspelt = refused("# recorded: PLAIN\n");
         assert!(misspelt.contains("`# recorded: PLAIN` has none of the keys"), "{misspelt}");
         let twice = refused("# namespaces: PLAIN B512\n# record: PLAIN\n");
-        assert!(twice.contains("it has two namespaces PLAIN"), "{twice}");
+        assert!(twice.contains("the machine would have two namespaces PLAIN"), "{twice}");
         let late = refused("#!/bin/sh\n\n# record: PLAIN\n");
         assert!(late.contains("`# record: PLAIN` comes after the head"), "{late}");
         let idle = refused("# tests: package:target\nverdict\n");
         assert!(idle.contains("package:target is packed and never run"), "{idle}");
         let still = refused("# drive: size=1G\nverdict\n");
-        assert!(still.contains("it has a drive and never starts it"), "{still}");
+        assert!(still.contains("its script never starts its drive"), "{still}");
     }
 }

@@ -10,7 +10,8 @@ use slimio_host::Failure;
 use crate::guest::said;
 use crate::trace::{self, Busy};
 
-/// What the ratios refer to: one base for servers, one for ways to write, one for snapshots.
+/// The names whose measurements are the bases of the ratios: one for servers, one for ways to
+/// write, and one for snapshots.
 const BASE: &str = "stock-ext4";
 const BASE_WAY: &str = "append";
 const BASE_SNAPSHOT: &str = "slimio-block";
@@ -36,7 +37,7 @@ pub(super) struct Measured {
     round: usize,
     loads: Vec<Load>,
     calls: Vec<Counted>,
-    /// Number of kernel functions that the server calls for each write of a lone client.
+    /// For each server, its number of calls of kernel functions per write of a lone client.
     functions: Vec<(String, f64)>,
     snapshots: Vec<(usize, String, f64)>,
     ways: Vec<(usize, &'static str, Busy)>,
@@ -122,7 +123,7 @@ impl Measured {
                 let path = folder.join(format!("{way}.{round}.trace"));
                 let text = fs::read_to_string(&path).map_err(|error| said(&path, &error))?;
                 let busy = trace::busy(&text)
-                    .ok_or_else(|| format!("{}: the writes are not in it", path.display()))?;
+                    .ok_or_else(|| format!("{}: the trace lacks a mark", path.display()))?;
                 self.ways.push((round, way, busy));
             }
         }
@@ -156,7 +157,7 @@ impl Measured {
     }
 }
 
-/// All tables, or `None` if one of the servers or ways that ratios refer to was not measured.
+/// All tables. `None` if a server or a way to write was not measured.
 pub(super) fn all(measured: &Measured) -> Option<String> {
     Some([servers(measured)?, ways(measured)?, snapshots(measured)?].join("\n"))
 }

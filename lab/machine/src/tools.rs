@@ -1,4 +1,4 @@
-//! What the lab itself needs: QEMU, a kernel, and programs for the guest.
+//! Installs what the lab itself needs: QEMU, a kernel, and programs for the host and the guest.
 //!
 //! Debian's backports have a QEMU that supports FDP and a kernel that supports the NVMe generic
 //! devices of this QEMU. The kernel is unpacked, not installed.
@@ -15,7 +15,7 @@ use crate::modules::Modules;
 const QEMU: &str = "qemu-system-x86_64";
 /// The first major version of QEMU that supports FDP.
 const QEMU_MAJOR_MIN: u32 = 8;
-/// Programs for each guest, and the Debian package each comes in.
+/// Programs that the lab always needs, each with its Debian package.
 const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("nvme", "nvme-cli"),
@@ -26,13 +26,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
 ];
 
-/// Programs that only guests with the general kernel have.
+/// Programs that the lab needs only for guests with the general kernel, each with its Debian
+/// package.
 const PROGRAMS_GENERAL: &[(&str, &str)] = &[("mkfs.f2fs", "f2fs-tools"), ("fio", "fio")];
 
 const BY_HAND: &str = "the lab needs Debian with its backports, or by hand QEMU 8 or later with \
     busybox-static, nvme-cli, e2fsprogs, xfsprogs, xz-utils and binutils";
 
-/// Where everything of the lab is kept.
+/// The folder of all the lab's files.
 pub(crate) fn lab_dir() -> PathBuf {
     target_dir().join("lab")
 }
@@ -40,10 +41,10 @@ pub(crate) fn lab_dir() -> PathBuf {
 /// Which of Debian's kernels a machine starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kernel {
-    /// The small one, made for virtual machines. NVMe and ext4 are built into it.
+    /// The small kernel, made for virtual machines. NVMe and ext4 are built into it.
     #[default]
     Cloud,
-    /// The one for every machine. It has more modules, among them F2FS.
+    /// The kernel for all machines. It has more modules, among them F2FS.
     General,
 }
 
@@ -56,7 +57,7 @@ impl Kernel {
         }
     }
 
-    /// Where the kernel is unpacked.
+    /// The folder that the kernel is unpacked into.
     fn dir(self) -> PathBuf {
         lab_dir().join(match self {
             Self::Cloud => "kernel",
@@ -104,7 +105,8 @@ pub fn install(kernel: Kernel) -> Result<Tools, Failure> {
     if let Some((program, package)) = wanted().find(|(program, _)| find(program).is_none()) {
         return Err(format!("{program} of {package} is still missing: {BY_HAND}").into());
     }
-    let qemu = qemu().ok_or_else(|| format!("no {QEMU} of version {QEMU_MAJOR_MIN} or later"))?;
+    let qemu = qemu()
+        .ok_or_else(|| format!("{QEMU} of version {QEMU_MAJOR_MIN} or later is not installed"))?;
     let (kernel, modules) = unpacked(kernel).ok_or("no kernel was found in Debian's package")?;
     Ok(Tools { qemu, kernel, modules: Modules::of(&modules)? })
 }
@@ -124,7 +126,7 @@ fn qemu() -> Option<PathBuf> {
     (major >= QEMU_MAJOR_MIN).then_some(path)
 }
 
-/// `QEMU emulator version 10.0.2 (Debian …)`
+/// Parses `QEMU emulator version 10.0.2 (Debian …)`.
 fn parse_qemu_major(said: &str) -> Option<u32> {
     let (_, version) = said.split_once("version ")?;
     version.split('.').next()?.parse().ok()
@@ -147,14 +149,14 @@ fn unpacked(kernel: Kernel) -> Option<(PathBuf, PathBuf)> {
     Some((image, modules))
 }
 
-/// The kernel that the metapackage names, unpacked below the lab's folder.
+/// Unpacks the kernel that the metapackage names, below the lab's folder.
 fn unpack_kernel(apt: &Apt, kernel: Kernel, backports: &str) -> Result<(), Failure> {
     let meta = format!("{}/{backports}", kernel.package());
     let said = apt.cache(&["depends", &meta])?;
     let package = said
         .lines()
         .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
-        .ok_or_else(|| format!("{meta} names no kernel"))?;
+        .ok_or_else(|| format!("the package {meta} names no kernel"))?;
     apt.unpack(&[&format!("linux-image-{package}")], Some(backports), &kernel.dir())
 }
 

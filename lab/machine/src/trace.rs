@@ -1,6 +1,6 @@
 //! Reads the kernel's trace of block requests: how long a device was busy between two marks.
 
-/// What happened between the marks `begin` and `end`, in microseconds.
+/// What happened between the marks `begin` and `end`, with times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Busy {
     /// The time from one mark to the other.

@@ -1,5 +1,5 @@
 //! `cargo x lab trim`: fio writes and trims emulated drives over NVMe/TCP. The write amplification
-//! that each drive counts is compared with that of the formula.
+//! that each drive counts is compared with the formula's value.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,9 +18,9 @@ const TABLE: &str = "trim.md";
 const SIZE_MIB: u32 = 64;
 const UNIT_KIB: u32 = 64;
 const PAGE_KIB: u32 = 4;
-/// Before anything is measured, as much is written as this many times the capacity.
+/// This many times the capacity is written before the first measured window.
 const SETTLE: u32 = 8;
-/// Number of measured windows. In each window, as much is written as [`WRITES`] times the capacity.
+/// Number of measured windows. In each window, [`WRITES`] times the capacity is written.
 const WINDOWS: usize = 4;
 const WRITES: u32 = 2;
 /// The drives. They differ from all drives in the tables of `docs/write-amplification.md`.
@@ -60,7 +60,7 @@ struct Point {
 /// Measures, and writes the table to the lab's folder.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     if !args.is_empty() {
-        return Err("cargo x lab trim".into());
+        return Err("cargo x lab trim takes no arguments".into());
     }
     let points: Vec<String> = POINTS
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     let mut measured = Measured::default();
     fio::run("trim", &["nvme_tcp"], TIME_LIMIT, script, |line| measured.take(line))?;
     let table = measured.table().map_err(|error| error.to_string())?;
-    let table = table.ok_or("not every window of each drive was measured")?;
+    let table = table.ok_or("the measurement of a drive lacks a window")?;
     println!("\n{table}");
     let path = lab_dir().join(TABLE);
     fs::write(&path, table).map_err(|error| said(&path, &error))

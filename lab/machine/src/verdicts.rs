@@ -5,7 +5,7 @@ use slimio_host::report::{Counts, SKIP_MARK};
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     count: usize,
-    /// What is wrong with the first wrong line.
+    /// The first line that shows a failure, with the reason.
     wrong: Option<String>,
 }
 
@@ -22,7 +22,7 @@ impl Verdicts {
                     None
                 }
             }
-            None if line.starts_with(SKIP_MARK) => Some("in the lab nothing is skipped"),
+            None if line.starts_with(SKIP_MARK) => Some("the lab does not allow skipped tests"),
             None => None,
         };
         if let Some(wrong) = wrong.filter(|_| self.wrong.is_none()) {
@@ -34,12 +34,13 @@ impl Verdicts {
     /// session's exit status.
     ///
     /// # Errors
-    /// What the session lacks, as a sentence.
+    /// If a test failed or was skipped, if no test ran, or if `status` is not 0. The error is a
+    /// sentence that says why.
     pub(super) fn finish(self, status: i32) -> Result<(), String> {
         match self.wrong {
             Some(wrong) => Err(wrong),
-            None if status != 0 => Err(format!("it ended with {status}")),
-            None if self.count == 0 => Err("it ended without a verdict".into()),
+            None if status != 0 => Err(format!("the session ended with status {status}")),
+            None if self.count == 0 => Err("the session ended without a test result".into()),
             None => Ok(()),
         }
     }
@@ -62,16 +63,16 @@ mod tests {
     #[test]
     fn a_session_that_has_checked_nothing_has_failed() {
         assert_eq!(finish(&["hello", GOOD, GOOD], 0), Ok(()));
-        assert_eq!(finish(&["hello"], 0), Err("it ended without a verdict".into()));
-        assert_eq!(finish(&[GOOD], 3), Err("it ended with 3".into()));
+        assert_eq!(finish(&["hello"], 0), Err("the session ended without a test result".into()));
+        assert_eq!(finish(&[GOOD], 3), Err("the session ended with status 3".into()));
         let filtered = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out";
         assert!(finish(&[GOOD, filtered, GOOD], 0).unwrap_err().contains("has run no test"));
         let skipped = "SKIPPED: a namespace: SLIMIO_NVME_PLAIN is not set";
         assert!(finish(&[skipped, GOOD], 0).unwrap_err().contains("SLIMIO_NVME_PLAIN"));
     }
 
-    /// A session with a failed test has failed, even if its exit status is 0: that is only the
-    /// status of the script's last command.
+    /// A session with a failed test has failed, even if its exit status is 0. The exit status is
+    /// only that of the script's last command.
     #[test]
     fn a_failure_counts_whatever_comes_behind_it() {
         let bad = "test result: FAILED. 2 passed; 1 failed; 0 ignored";
