@@ -1,4 +1,4 @@
-//! How long another client waits while one client runs commands on large sets.
+//! Measures how long another client waits while one client runs commands on large sets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
             Ok(())
         });
         is_over.store(true, Ordering::SeqCst);
-        pinging.join().expect("the other client does not panic")?;
+        pinging.join().expect("the thread of the other client does not panic")?;
         ran
     })?;
     result.add_notes(&server)?;
@@ -71,7 +71,7 @@ fn ping(
     while !is_over.load(Ordering::SeqCst) {
         let sent = Instant::now();
         let reply = client.expect(&["PING"])?;
-        assert_eq!(reply, Reply::Status("PONG".into()), "the reply is that of PING");
+        assert_eq!(reply, Reply::Status("PONG".into()), "the reply to PING is PONG");
         longest_us.fetch_max(sent.elapsed().as_micros() as u64, Ordering::SeqCst);
         replies.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(PAUSE);

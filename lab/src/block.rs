@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Result};
 
-/// Unit of the kernel's counters, whatever the unit of the device itself is.
+/// Unit of the kernel's counters in bytes, whatever the block size of the device is.
 const SECTOR_SIZE: u64 = 512;
 
 /// A block device or partition that a file system lies on.
@@ -50,7 +50,7 @@ impl BlockDevice {
         Ok(directory.exists().then_some(Self { directory }))
     }
 
-    /// The kernel's name, `vda1` for example.
+    /// The kernel's name of the device, `vda1` for example.
     pub fn name(&self) -> String {
         let real = fs::canonicalize(&self.directory).unwrap_or_default();
         real.file_name().unwrap_or_default().to_string_lossy().into_owned()

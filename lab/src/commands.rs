@@ -1,4 +1,4 @@
-//! The subcommands: flags in, text out.
+//! The subcommands of `slimio-lab`. Each one takes its flags, and returns the text to print.
 
 pub mod compare;
 pub mod drive;

@@ -8,7 +8,7 @@ use plotters::prelude::{
     SVGBackend, TextStyle, WHITE,
 };
 
-/// Colours.
+/// The colours of curves, bars and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// Grid lines.
@@ -17,13 +17,13 @@ pub enum Ink {
     Grey,
     /// SlimIO.
     Blue,
-    /// A second curve or bar of the same kind.
+    /// A second curve or bar.
     Red,
-    /// A third of the same kind.
+    /// A third curve or bar.
     Green,
-    /// A fourth of the same kind.
+    /// A fourth curve or bar.
     Orange,
-    /// A fifth of the same kind.
+    /// A fifth curve or bar.
     Violet,
 }
 
@@ -44,7 +44,7 @@ impl Ink {
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// The SVG backend divides a given font size by this, and writes the result.
+/// The SVG backend divides a given font size by this number, and writes the result into the SVG.
 const LINE_PER_FONT: f64 = 1.24;
 
 /// Style of all text but titles.
@@ -62,12 +62,12 @@ pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> St
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
     let drawn = area.fill(&WHITE).and_then(|()| draw(&area)).and_then(|()| area.present());
-    drawn.expect("a string takes everything");
+    drawn.expect("writing to a string cannot fail");
     drop(area);
     text
 }
 
-/// A picture to draw on, in pixels from its upper left corner.
+/// A picture to draw on. Places are given in pixels from its upper left corner.
 pub struct Canvas<'a, 'b>(pub(crate) &'a Area<'b>);
 
 impl Canvas<'_, '_> {
@@ -79,37 +79,37 @@ impl Canvas<'_, '_> {
         })
     }
 
-    /// A line of text; its upper left corner is at `x`, `y`.
+    /// Draws a line of text, whose upper left corner is at `x`, `y`.
     pub fn text(&self, x: i32, y: i32, text: &str) {
         self.write((x, y), text, &plain());
     }
 
-    /// As [`text`](Self::text), larger.
+    /// Draws text as [`text`](Self::text) does, but larger and bold.
     pub fn title(&self, x: i32, y: i32, text: &str) {
         self.write((x, y), text, &bold());
     }
 
     fn write(&self, at: (i32, i32), text: &str, style: &TextStyle<'_>) {
-        self.0.draw_text(text, style, at).expect("a string takes everything");
+        self.0.draw_text(text, style, at).expect("writing to a string cannot fail");
     }
 
-    /// The names of colours in one row, each to the right of its colour. The upper left corner is
-    /// at `x`, `y`.
+    /// Draws the names of colours in one row, each to the right of its colour. The row's upper left
+    /// corner is at `x`, `y`.
     pub fn legend<'n>(&self, mut x: i32, y: i32, names: impl IntoIterator<Item = (&'n str, Ink)>) {
         for (name, ink) in names {
             self.bar((x, y + 2), (16, 12), ink);
             self.text(x + 22, y, name);
             let size = self.0.estimate_text_size(name, &plain());
-            x += 44 + size.expect("its size is a product").0 as i32;
+            x += 44 + size.expect("computing the size cannot fail").0 as i32;
         }
     }
 
-    /// A filled rectangle whose upper left corner is given. If its width or height is not positive,
-    /// nothing is drawn.
+    /// Draws a filled rectangle, whose upper left corner is at `x`, `y`. If its width or height is
+    /// not positive, draws nothing.
     pub fn bar(&self, (x, y): (i32, i32), (width, height): (i32, i32), ink: Ink) {
         if width > 0 && height > 0 {
             let bar = Rectangle::new([(x, y), (x + width, y + height)], ink.color().filled());
-            self.0.draw(&bar).expect("a string takes everything");
+            self.0.draw(&bar).expect("writing to a string cannot fail");
         }
     }
 }

@@ -12,16 +12,16 @@ use crate::canvas::{Area, Canvas, Drawn, Ink, bold, plain, svg};
 /// A title and its panels.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What is shown.
+    /// The title of the chart.
     pub title: String,
-    /// From the top.
+    /// The panels, from the top down.
     pub panels: Vec<Panel>,
 }
 
 /// Curves that share their axes.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
-    /// What is shown.
+    /// The title of the panel.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -33,37 +33,37 @@ pub struct Panel {
     pub curves: Vec<Curve>,
 }
 
-/// An axis, as long as its numbers require.
+/// An axis, which ends at the largest of its numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// What is on it, with its unit.
+    /// The quantity on the axis, with its unit.
     pub title: String,
     /// The number at which the axis begins; `None` for the smallest of the numbers.
     pub from: Option<f64>,
-    /// Where a number lies on the axis.
+    /// How numbers become places on this axis.
     pub scale: Scale,
 }
 
 /// How numbers become places on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// As they are.
+    /// Equal differences take the same width.
     #[default]
     Linear,
-    /// Each power of ten takes the same width, from 1 on.
+    /// Each factor of ten takes the same width. Numbers below 1 lie where 1 lies.
     Log,
-    /// Percentiles; each further nine (90, 99, 99.9, …) takes the same width.
+    /// For percentiles: each further nine (90, 99, 99.9, …) takes the same width.
     Nines,
 }
 
-/// Points of one kind.
+/// Points that belong together, which are drawn in one colour.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// Its name in the legend. If the name is empty, the curve is not in the legend.
+    /// The curve's name in the legend. If the name is empty, the curve is not in the legend.
     pub name: String,
-    /// Its colour.
+    /// The colour of the curve.
     pub ink: Ink,
-    /// How it is drawn.
+    /// How the points are drawn.
     pub mark: Mark,
     /// Pairs of x and y; pairs that are not finite are left out.
     pub points: Vec<(f64, f64)>,
@@ -94,13 +94,13 @@ const LEGEND_HEIGHT: u32 = 80;
 const PANEL_HEIGHT: u32 = 370;
 /// Space below a panel's curves, for the numbers and the title of the axis.
 const BELOW: u32 = 56;
-/// Height of a bar of spans, as part of the height of the curves. A space of the same height is
-/// free below each bar, and a space of twice this height above the curves.
+/// Height of a bar of spans, as part of the height of the curves. Below each bar, a space of the
+/// same height is free. Right above the curves, a space of twice this height is free.
 const LANE: f64 = 0.025;
 const MARKS_MAX: usize = 8;
 
 impl Chart {
-    /// The picture.
+    /// Draws the chart. Returns the SVG.
     pub fn svg(&self) -> String {
         let height: u32 = self.panels.iter().map(Panel::height).sum();
         svg((WIDTH, HEAD_HEIGHT + height), |area| {
@@ -178,7 +178,7 @@ impl Panel {
 }
 
 impl Axis {
-    /// The axis with this title, from this number on.
+    /// An axis with this title that begins at this number.
     pub fn from(from: f64, title: impl Into<String>) -> Self {
         Self { title: title.into(), from: Some(from), scale: Scale::Linear }
     }
@@ -302,7 +302,11 @@ mod tests {
         let axis = Axis::default();
         assert_eq!(axis.range(numbers.into_iter()), 2.0..5.0);
         assert_eq!(Axis::from(0.0, "").range(numbers.into_iter()), 0.0..5.0);
-        assert_eq!(axis.range([2.0, 2.0].into_iter()), 2.0..3.0, "it has an extent");
+        assert_eq!(
+            axis.range([2.0, 2.0].into_iter()),
+            2.0..3.0,
+            "an axis whose numbers are all the same has a length"
+        );
         assert_eq!(axis.range([].into_iter()), 0.0..1.0);
     }
 
@@ -323,10 +327,14 @@ mod tests {
         }
         assert!(picture.contains("font-size=\"16\""), "{picture}");
         let lines = |ink: &str| picture.matches(&format!("stroke=\"{ink}\"")).count();
-        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "a curve each");
+        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "each colour has one curve");
         blue.spans = vec![(2.0, 4.0)];
         let filled = |picture: &str| picture.matches("fill=\"#1E64C8\"").count();
-        assert_eq!((filled(&picture), filled(&drawn(&blue))), (1, 3), "a tint and a bar");
+        assert_eq!(
+            (filled(&picture), filled(&drawn(&blue))),
+            (1, 3),
+            "a span adds a tint and a bar"
+        );
         blue.mark = Mark::Dots;
         assert_eq!(drawn(&blue).matches("<circle").count(), 2);
     }

@@ -1,4 +1,4 @@
-//! `slimio-lab compare`: stock and SlimIO side by side.
+//! `slimio-lab compare`: runs stock Redis and SlimIO in turn, and reports the ratios.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ pub const HELP: &str = include_str!("../../help/compare.txt");
 
 const REPORT_FILE: &str = "benchmarks.md";
 
-/// The flags.
+/// The flags of `slimio-lab compare`.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is a flag of the command line")]
 pub struct Compare {
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -75,7 +75,9 @@ impl Compare {
         scale.rounds = self.rounds.unwrap_or(scale.rounds);
         scale.measured_s = self.seconds.unwrap_or(scale.measured_s);
         if scale.rounds == 0 || !(scale.measured_s > 0.0 && scale.measured_s < 86_400.0) {
-            return Err(BenchError::Usage("give --rounds and --seconds, above 0".into()));
+            return Err(BenchError::Usage(
+                "--rounds and --seconds must be above 0, and --seconds below 86400".into(),
+            ));
         }
         let work = self.dir.clone().unwrap_or_else(|| self.out.join("work"));
         Ok(CompareConfig {
@@ -99,8 +101,8 @@ impl Compare {
             let slimio = &self.slimio;
             if !slimio.is_file() {
                 let text = format!(
-                    "{} is missing: build it (cargo build --release) or name it (--slimio PATH), \
-                     or ask for stock alone (--stock-only)",
+                    "{} does not exist: build it with `cargo build --release`, give another path with \
+                     --slimio, or run stock alone with --stock-only",
                     slimio.display()
                 );
                 return Err(BenchError::Usage(text));
@@ -142,12 +144,15 @@ pub(crate) fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
     let mut all: Vec<Contender> = Vec::new();
     for one in given.split(',') {
         let Some((name, path)) = one.split_once('=') else {
-            return Err(BenchError::Usage(format!("--stock {one}: name several as NAME=PATH")));
+            return Err(BenchError::Usage(format!(
+                "--stock {one}: each of several servers is NAME=PATH"
+            )));
         };
         let is_word = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        // The name is also used for a folder.
+        // A folder gets the same name.
         if name.is_empty() || !name.chars().all(is_word) || all.iter().any(|it| it.name == name) {
-            let text = format!("--stock {one}: names are words, and differ");
+            let text =
+                format!("--stock {one}: the name must be a word, and no other server may have it");
             return Err(BenchError::Usage(text));
         }
         let (kind, name, program) = (ServerKind::Stock, name.to_owned(), absolute(path.as_ref())?);

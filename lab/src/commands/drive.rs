@@ -14,10 +14,10 @@ use crate::server::find_program;
 /// The help text of `slimio-lab drive`.
 pub const HELP: &str = include_str!("../../help/drive.txt");
 
-/// How long the host polls before it sleeps: longer than any request takes.
+/// How long the host polls for a reply before it sleeps. The time is longer than any request takes.
 const SPIN: Duration = Duration::from_millis(10);
 
-/// The flags.
+/// The flags of `slimio-lab drive`.
 #[derive(Debug, Args)]
 pub struct Drive {
     #[arg(long)]
@@ -34,12 +34,13 @@ pub struct Drive {
     quick: bool,
 }
 
-/// Runs the measurements; the result is the text to print.
+/// Runs the measurements, and returns the text to print.
 ///
 /// # Errors
 /// When the drive can't be served, a command fails, or the write amplification differs.
 pub fn run(args: &Drive) -> Result<String> {
-    let missing = || BenchError::Usage("slimio is not installed; give its path".into());
+    let missing =
+        || BenchError::Usage("slimio is not installed; give its path with --slimio".into());
     let program = args.slimio.clone().or_else(|| find_program("slimio")).ok_or_else(missing)?;
     let parent = args.folder.clone().unwrap_or_else(folder_in_memory);
     let folder = parent.join(format!("slimio-drive-{}", std::process::id()));
@@ -63,7 +64,7 @@ fn measured(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     let tables = drive::run(program, folder, extent)?;
     let host = if extent.spin.is_zero() { "sleeps while it waits" } else { "polls" };
     Ok(format!(
-        "# The emulated SSD over NVMe/TCP\n\nOn loopback, by SlimIO's own initiator, which {host}. \
-         The drive in process has a caller that polls.\n\n{tables}"
+        "# The emulated SSD over NVMe/TCP\n\nMeasured on loopback with SlimIO's own initiator, which \
+         {host}. The caller of the drive in process polls.\n\n{tables}"
     ))
 }

@@ -1,4 +1,4 @@
-//! `slimio-lab ledger`: does a server keep what it acknowledged?
+//! `slimio-lab ledger`: checks that a killed server keeps everything that it acknowledged.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 /// The help text of `slimio-lab ledger`.
 pub const HELP: &str = include_str!("../../help/ledger.txt");
 
-/// The flags.
+/// The flags of `slimio-lab ledger`.
 #[derive(Debug, Args)]
 pub struct Ledger {
     #[arg(long, value_enum, default_value_t = KindName::Slimio)]
@@ -57,7 +57,7 @@ enum DeathName {
     Term,
 }
 
-/// Runs the ledger; the result is the text to print.
+/// Runs the ledger, and returns the text to print.
 pub fn run(args: &Ledger) -> Result<String> {
     let config = config(args)?;
     eprintln!("seed {}", config.seed);
@@ -69,8 +69,9 @@ pub fn run(args: &Ledger) -> Result<String> {
         fs::remove_dir_all(&config.server.directory).doing("removing the server's data")?;
     }
     Ok(format!(
-        "{} lives of {} under {}, seed {}: {} units acknowledged, all there; of those in flight \
-         {} were there, {} not; {} values seen by other clients; {} keys; {} snapshots begun\n",
+        "{} lives of {} under {}, seed {}: {} units acknowledged, and all of them found; of the units \
+         in flight at a death, {} were found and {} were not; {} values seen by other clients; {} keys at the \
+         end; {} snapshots begun\n",
         report.lives,
         config.server.kind,
         config.server.policy,
@@ -94,7 +95,9 @@ fn config(args: &Ledger) -> Result<LedgerConfig> {
         .filter(|program| program.is_file())
         .ok_or_else(|| BenchError::Usage(format!("the program of {kind} does not exist")))?;
     if args.policy == Policy::Off {
-        return Err(BenchError::Usage("without a log a server promises nothing".into()));
+        return Err(BenchError::Usage(
+            "without a log, a server promises nothing that can be checked".into(),
+        ));
     }
     let directory = args.dir.clone().unwrap_or_else(|| ledger::scratch_directory("ledger"));
     let directory = std::path::absolute(directory).doing("looking for the directory")?;

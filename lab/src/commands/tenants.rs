@@ -163,24 +163,25 @@ impl Tenants {
         let mut text = format!(
             "# Machines that come and go, with TRIM at their end and without\n\n\
              Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load {} --spare {} \
-             --units {} --seed {}`. Machines share a drive of 22.75 GiB with a spare factor of {}. Each \
-             writes its memory once and then at random in it, by the traffic table of the paper, until its \
-             end; with TRIM, its memory is deallocated then. Without, the drive keeps it as data until \
-             another machine overwrites it. The population is drawn: sizes from 0.75 to 14 GiB, \
-             lifetimes log-normal, Poisson arrivals that would fill {} of the drive if no machine had \
+             --units {} --seed {}`. Virtual machines share a drive of 22.75 GiB with a spare factor of {}. \
+             Each machine first writes its whole memory once. Until its end, it then writes to random \
+             places of its memory, at the rates in the paper's traffic table. With TRIM, a machine's memory \
+             is deallocated at the machine's end. Without TRIM, the drive keeps that memory as data until \
+             another machine overwrites it. The machines are drawn at random: sizes from 0.75 to 14 GiB, \
+             log-normal lifetimes, and Poisson arrivals that would fill {} of the drive if no machine had \
              to wait for room.\n\n\
-             Time is cut in {STRETCHES} stretches; those before the drive without TRIM is full are left \
-             out. `mean` and `most`: the mean and the largest reduction of the WAF by TRIM, over the \
-             stretches. The drive is simulated with {} units of {UNIT_PAGES} pages, each of which stands for \
-             a larger piece, and with the first {} machines; the formulas in this table are for the same \
-             machines.\n\n\
+             The time is cut in {STRETCHES} stretches. The stretches before the drive without TRIM is full \
+             are left out. `mean` and `most`: the mean and the largest reduction of the WAF by TRIM, over \
+             the stretches. The simulated drive has {} units of {UNIT_PAGES} pages, and each page stands for \
+             a larger piece of the real drive. Only the first {} machines are simulated. The formulas in \
+             this table are for the same machines.\n\n\
              | YCSB : DLRM | trim ratio D | held | in use, with TRIM | formula of D: mean | most | formula of \
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
              | *the paper* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
-             * formula of D: `alpha (1 + D)`, D as deallocated over written bytes of each stretch.\n\
-             * formula of the live share: alpha over the part of the drive that it counts as data, sampled \
-             throughout each stretch.\n",
+             * formula of D: `alpha (1 + D)`, where D is the deallocated bytes of a stretch over its written bytes.\n\
+             * formula of the live share: alpha over the part of the drive that the drive counts as data, \
+             sampled throughout each stretch.\n",
             self.machines,
             self.simulated,
             self.run_minutes,
@@ -200,8 +201,9 @@ impl Tenants {
         }
         let _ = write!(
             text,
-            "\n## How it depends on how long machines live\n\nBy formula, all {} machines. The trim ratio \
-             falls with the lifetime; the free part of the drive does not.\n\n\
+            "\n## Influence of the machines' lifetime\n\nThese numbers are from the formulas, for all {} machines. The \
+             longer machines live, the lower the trim ratio is. The free part of the drive does not get \
+             smaller.\n\n\
              | mean run | YCSB : DLRM | D | formula of D: mean | most | held | formula of the live share: \
              mean | most |\n|---:|---|---:|---:|---:|---:|---:|---:|\n",
             self.machines

@@ -92,12 +92,13 @@ impl Validate {
         let mut text = format!(
             "# Write amplification: formula against simulation\n\n\
              Made by `cargo x waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
-             uniform writes of single pages to {units} units of {unit_pages} pages, of which the spare \
-             factor S is not exported, with D trims per write. Each drive is filled in sequence; the \
-             state counts as steady when the WAF of writing the whole capacity was the same within 0.4 % \
-             three times in a row and showed no trend (after {} times at most), and is measured over the \
-             next six. `model`: the formula for an infinitely large drive. `first third`: the WAF of \
-             writing the first third of the capacity, right after the fill.\n\n\
+             uniform writes of single pages to {units} units of {unit_pages} pages, with D trims per write. The \
+             part S of these units, the spare factor, is not exported. Each drive is first filled in \
+             sequence. Then a window is as many writes as the drive has blocks. The state counts as steady \
+             when the WAFs of three windows in a row differ by at most 0.4 % and show no trend. This took \
+             {} windows at most. The WAF is measured over the next six windows. `model`: the formula for an \
+             infinitely large drive. `first third`: the WAF of writing the first third of the capacity, \
+             right after the fill.\n\n\
              The formulas and the simulation differ by **{:.2} % at most**.\n\n\
              ![formula and simulation](validation.svg)\n",
             settled.unwrap_or_default(),
