@@ -63,7 +63,7 @@ impl Cpio {
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), contents: &[u8]) {
         self.names.insert(path.to_owned());
-        // The kernel recognises hard links by inode number, so each entry gets a different one.
+        // The kernel recognises hard links by inode number, so each entry gets its own number.
         let inode = self.names.len() as u32;
         let links = 1;
         let fields = [

@@ -27,7 +27,7 @@ pub(crate) const MODULES: &[&str] = &["virtio_net", "nvme_tcp"];
 /// How long the drive may take to start, and how long to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The words right before the port in the drive's message.
+/// The text right before the port in the drive's message.
 const LISTENS_AT: &str = "127.0.0.1:";
 
 /// The drive of one machine.

@@ -1,5 +1,5 @@
-//! Runs a session: a boot, and then power cuts of what the boot has recorded. For each planted bug
-//! that the power cuts must catch, does both once more.
+//! Runs a session: a boot, and then simulated power cuts at points of its record. For each planted
+//! bug that the power cuts must catch, the boot and the power cuts are done once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -82,11 +82,11 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Chooses the sessions whose name contains one of `words`. Without words, chooses all sessions
-    /// if `is_long`. Otherwise, leaves out the sessions that need the general kernel, and reports
-    /// them as skipped. Then installs and builds everything that the chosen sessions need. During
-    /// the build, a server with planted bugs replaces the ordinary one for a while. So nothing else
-    /// may use the server until this function returns.
+    /// Chooses the sessions whose name contains one of `words`, or all sessions if there are no
+    /// words. Without words, a run that is not `is_long` leaves out the sessions that need the
+    /// general kernel, and reports them as skipped. Then installs and builds everything that the
+    /// chosen sessions need. During the build, a server with planted bugs replaces the ordinary one
+    /// for a while. So nothing else may use the server until this function returns.
     pub(super) fn prepare(
         words: &[String],
         is_long: bool,

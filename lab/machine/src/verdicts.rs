@@ -1,4 +1,4 @@
-//! What a session reports, and whether the report proves anything.
+//! Judges what a session reports: whether it ran tests, and whether all of them passed.
 
 use slimio_host::report::{Counts, SKIP_MARK};
 

@@ -29,7 +29,7 @@ pub struct Panel {
     pub y: Axis,
     /// Whether the panel is half as high as other panels.
     pub is_low: bool,
-    /// The curves, later ones above earlier ones.
+    /// The curves. Later curves are drawn over earlier curves.
     pub curves: Vec<Curve>,
 }
 
