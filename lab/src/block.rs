@@ -70,7 +70,7 @@ impl BlockDevice {
     }
 
     /// A setting of the device's queue (`write_cache`, `fua`, …). A partition has no queue of its
-    /// own: its setting is that of the whole disk.
+    /// own, so the setting of the whole disk is returned.
     pub fn queue(&self, name: &str) -> Option<String> {
         let real = fs::canonicalize(&self.directory).ok()?;
         [real.join("queue"), real.parent()?.join("queue")]

@@ -64,8 +64,8 @@ pub fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Runs each command as [`run`] does, as many at a time as there are cores. They begin in the given
-/// order. Their output is mixed. Returns the first failure.
+/// Runs each command as [`run`] does, as many at a time as there are cores. The commands begin in
+/// the given order, and their output is mixed. Returns the first failure.
 pub fn run_all(commands: Vec<Command>) -> Result<(), Failure> {
     let failed = Mutex::new(None);
     side_by_side(commands, 1, |mut command| {

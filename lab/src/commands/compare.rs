@@ -149,7 +149,7 @@ pub(crate) fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
             )));
         };
         let is_word = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        // A folder gets the same name.
+        // The server's name is also the name of a folder.
         if name.is_empty() || !name.chars().all(is_word) || all.iter().any(|it| it.name == name) {
             let text =
                 format!("--stock {one}: the name must be a word, and no other server may have it");
