@@ -4,8 +4,7 @@ use slimio_device::{Attributes, FileSystem};
 
 use crate::Refusal;
 
-/// Why a file system, or the way in which it is mounted, rules out the short way; `None` if it does
-/// not.
+/// Why a file system, or one of its mount options, rules out the short way. `None` if nothing does.
 pub(crate) fn refusal_of_file_system(file_system: &FileSystem) -> Option<Refusal> {
     let kind = file_system.kind.clone();
     let refusal = match file_system.kind.as_str() {

@@ -24,28 +24,28 @@ pub struct Space {
     pub holes: u64,
 }
 
-/// The result of examining a file. Nothing was changed.
+/// The result of examining a file. The examination changes nothing in the file.
 #[derive(Debug)]
 pub struct Probe {
     /// The file system that the file is on.
     pub file_system: FileSystem,
     /// Size in bytes.
     pub size: u64,
-    /// Which blocks these bytes have; `None` if the file system does not tell.
+    /// Which blocks the file's bytes have; `None` if the file system does not tell.
     pub space: Option<Space>,
     /// The alignment that direct I/O needs; `None` if the kernel does not tell it (before Linux
     /// 6.1), or if the file takes no direct I/O.
     pub alignment: Option<Alignment>,
-    /// Whether this user may hold a write lease on the file; the file's owner and root may. The
-    /// lease keeps a growing file coherent for other programs.
+    /// Whether this process may hold a write lease on the file: it runs as the file's owner or as
+    /// root. Other programs that open a growing file see the right bytes only because of the lease.
     pub may_lease: bool,
     /// Why the file can't go the short way. Empty if it can.
     pub refusals: Vec<Refusal>,
 }
 
 impl Probe {
-    /// Finds out about a file. If data in the page cache has no blocks yet, it is written first,
-    /// because the kernel chooses the blocks only then.
+    /// Finds out about a file. First makes the kernel write data that is only in the page cache,
+    /// because the kernel chooses the blocks for such data only when it writes the data.
     ///
     /// # Errors
     /// If the file can't be examined: it is missing, may not be read, or another process holds a

@@ -12,7 +12,8 @@ pub enum Kind {
     /// One process writes the log, and the log's records say where the log ends. So zeros after the
     /// last record may stay.
     SelfEnding,
-    /// The file was filled before, and any number of processes overwrite whole blocks of it.
+    /// The file is filled before it is used. Then any number of processes overwrite whole blocks of
+    /// it.
     WholeBlocks,
 }
 

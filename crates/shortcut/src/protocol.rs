@@ -5,17 +5,19 @@
 //!
 //! | | letter | number | descriptor | answer |
 //! |---|---|---|---|---|
-//! | take this file | `t` | 1 if its records say where it ends, or 0 (the token follows) | the open file | `y` or `n` |
-//! | yes | `y` | of the log | the stage's file | |
-//! | no, the kernel shall write it | `n` | | | |
+//! | take this file | `t` | 1 if self-ending, or 0; then the token | the open file | `y` or `n` |
+//! | yes | `y` | of the log | the file of the stage or of the table of debts | |
+//! | no, the kernel must write the file | `n` | | | |
 //! | something was appended | `a` | of the log | | |
-//! | this process closes it | `c` | of the log | | `d` |
+//! | this process closes the log | `c` | of the log | | `d` |
 //! | done | `d` | of the log | | |
-//! | guard this log (keeper to [guard](crate::guard)) | `g` | of the log | the open file, the stage's file | `d` |
-//! | where debts are noted | `m` | – (the token follows) | | `y` or `n` |
-//! | prepare this file of whole blocks | `w` | – (the token follows) | the open file | `d` |
+//! | guard this log | `g` | of the log | the open file, the stage's file | `d` |
+//! | tell where debts are noted | `m` | –; then the token | | `y` or `n` |
+//! | prepare this file of whole blocks | `w` | –; then the token | the open file | `d` |
 //!
-//! An environment variable tells the process where to connect, and which files go the short way.
+//! A file is self-ending if its records say where it ends. The keeper sends `g` to its
+//! [guard](crate::guard). An environment variable tells the process where to connect, and which
+//! files go the short way.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,17 +30,17 @@ use rustix::net::{
 
 use crate::{Kind, Pattern};
 
-/// The environment variable. It has one line each for the socket's name, the token, and every
-/// pattern. The letter of a pattern's kind comes before the pattern.
+/// The name of the environment variable. Its value has one line each for the socket's name, the
+/// token, and every pattern. The letter of a pattern's kind comes before the pattern.
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
-/// Bytes of the token.
+/// Size of the token in bytes.
 const TOKEN_SIZE: usize = 32;
-/// The largest number of descriptors of a message.
+/// The largest number of descriptors in a message.
 const DESCRIPTORS_MAX: usize = 2;
 const NUMBER: std::ops::Range<usize> = 1..5;
 const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 
-/// A message, without its descriptor.
+/// A message, without its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Take this file.
@@ -53,21 +55,23 @@ pub enum Message {
     /// Prepare this file of whole blocks, which was opened for the first time. The token is as in
     /// `Take`.
     Whole(String),
-    /// The file has a stage, or there is a table of debts.
+    /// The file is taken and has a stage (answer to `Take`), or there is a table of debts (answer
+    /// to `Debts`).
     Yes(u32),
     /// The file is left to the kernel.
     No,
-    /// Something was appended, or there is something to do.
+    /// The process has appended something, or the keeper has something to do.
     Appended(u32),
-    /// The process closes the file, which it has released.
+    /// The process has released the file, and closes it now.
     Closed(u32),
-    /// What the other side asked for is done: the file is closed here too, prepared, or guarded.
+    /// The sender has done what the other side asked for: it has closed, prepared or guarded the
+    /// file.
     Done(u32),
     /// Give this log back when the keeper has ended.
     Guard(u32),
 }
 
-/// What the environment variable says.
+/// The contents of the environment variable [`VARIABLE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     /// The name of the abstract socket.
@@ -139,10 +143,11 @@ impl Message {
         })
     }
 
-    /// Sends the message.
+    /// Sends the message. If `is_patient`, waits until the other side can take the message.
     ///
     /// # Errors
-    /// If the other side has closed its socket, or takes no more messages now.
+    /// If the other side has closed its socket, or if it takes no more messages now and
+    /// `is_patient` is `false`.
     pub fn send(
         &self,
         socket: impl AsFd,
@@ -161,11 +166,12 @@ impl Message {
         Ok(())
     }
 
-    /// Receives a message. Returns `None` if the other side has closed its socket.
+    /// Receives a message. If `is_patient`, waits for the message. Returns `None` if the other side
+    /// has closed its socket.
     ///
     /// # Errors
-    /// If the bytes received are no message (`InvalidData`), or if no message has come and the call
-    /// must not wait (`WouldBlock`).
+    /// If the bytes received are no message (`InvalidData`), or if no message has come and
+    /// `is_patient` is `false` (`WouldBlock`).
     pub fn receive(
         socket: impl AsFd,
         is_patient: bool,
@@ -189,7 +195,7 @@ impl Message {
             return Ok(None);
         }
         let message = Self::decode(&bytes[..received.bytes])
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no message"))?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a message"))?;
         Ok(Some((message, descriptors)))
     }
 }

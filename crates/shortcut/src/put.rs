@@ -15,15 +15,16 @@ use crate::staged::Staged;
 /// The result of a write to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// All of them were written.
+    /// All bytes were written.
     Whole,
-    /// All of them were written, and the keeper should look at the log.
+    /// All bytes were written, and the caller must tell the keeper to look at the log.
     TellKeeper,
-    /// None of them was written. The log is not taken, so the kernel must write them.
+    /// No byte was written. The log is not taken, so the kernel must write the bytes.
     NotTaken,
-    /// None of them was written. The file must be given back, because only the kernel can write
-    /// them. Either they would leave a gap after the log's end, or they overwrite earlier bytes in
-    /// a file that is not open for reading.
+    /// No byte was written. The file must be given back, because only the kernel can write the
+    /// bytes. Either they would leave a gap after the log's end, or they overwrite earlier bytes in
+    /// a file that is not open for reading, or their offset is not the end of a file that was
+    /// opened with `O_APPEND`.
     ByKernel,
 }
 
@@ -39,14 +40,14 @@ enum Place {
 
 impl<F: AsFd> LogFile<F> {
     /// Writes bytes where write(2) would: at the end of a file that was opened with `O_APPEND`, and
-    /// otherwise at its position. The bytes are durable after [`sync`](Self::sync). If there are
-    /// many, a part of them is written to the file before that. Staged bytes outlive the process if
-    /// the stage does.
+    /// otherwise at its position. The bytes are durable after [`sync`](Self::sync). If the stage
+    /// has no room for all of them, some are written to the file at once. Staged bytes outlive the
+    /// process if the stage does.
     ///
     /// # Errors
     /// If the file can't be made longer, for example because the disk is full. None of the bytes
-    /// was written then, and later calls may succeed. After the failure of any other write or
-    /// flush, all later calls fail too.
+    /// was written then, and later calls may succeed. Also if any other write or a flush fails, or
+    /// has failed before. All later calls then fail too.
     pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
         self.append_vectored(&[IoSlice::new(bytes)])
     }
@@ -118,7 +119,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(has_put(&mut staged, place))
     }
 
-    /// Prepares the stage for bytes at another offset, which is not past the log's end.
+    /// Prepares the stage for bytes at another offset, which must not be past the log's end.
     fn move_to(&self, staged: &mut Staged<'_>, offset: u64) -> io::Result<()> {
         self.write_staged(staged)?;
         staged.move_to(offset);
@@ -187,7 +188,8 @@ fn offset_of(staged: &Staged<'_>, place: Place) -> u64 {
     }
 }
 
-/// Moves the file's position after bytes were staged. Returns the result of the write.
+/// If bytes were staged for the file's position, moves the position to the end of these bytes.
+/// Returns the result of the write.
 fn has_put(staged: &mut Staged<'_>, place: Place) -> Written {
     if matches!(place, Place::Position) {
         staged.set_position(staged.staged_to());

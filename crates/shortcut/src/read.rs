@@ -55,8 +55,9 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(count))
     }
 
-    /// Reads through the page cache, because programs read pieces of any size, often the same ones.
-    /// Cached pages are never dirty, and a direct write drops the pages that it makes stale.
+    /// Reads through the page cache, because programs read pieces of any size, and often read the
+    /// same bytes again. Cached pages are never dirty, and a direct write drops the pages that it
+    /// makes stale.
     fn read_by_kernel(
         &self,
         staged: &mut Staged<'_>,

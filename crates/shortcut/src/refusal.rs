@@ -5,13 +5,13 @@ use std::fmt;
 /// Why a file can't go the short way. Its `Display` is one sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A directory, a pipe, a device and the like.
+    /// The file is a directory, a pipe, a device or the like.
     NotRegular,
     /// The mount or the file's permissions forbid writing.
     NotWritable(String),
     /// The file system writes each change to a new place.
     Moved(String),
-    /// The top layer of a container.
+    /// The file is in a container's own layer (overlay).
     Overlay,
     /// Another machine or another program holds the file.
     Remote(String),
@@ -19,7 +19,8 @@ pub enum Refusal {
     Memory(String),
     /// The file system is not one of those that are known to overwrite in place.
     Unknown(String),
-    /// Data goes through the file system's journal. `true` if this holds only for this file's data.
+    /// The file system writes data to its journal first. `true` if an attribute of the file demands
+    /// this, and `false` if a mount option does.
     Journaled(bool),
     /// The content is encrypted by the file system.
     Encrypted,
@@ -31,13 +32,13 @@ pub enum Refusal {
     Immutable,
     /// The file has the attribute `a` of `chattr`.
     AppendOnly,
-    /// The file is mapped memory (DAX).
+    /// The kernel accesses the file as memory (DAX).
     Dax,
     /// The data is on the realtime device of XFS.
     Realtime,
     /// Some blocks also belong to another file.
     Shared,
-    /// Some bytes are not kept as blocks of their own.
+    /// Some bytes are not in blocks of their own.
     Special,
     /// The file system takes no direct I/O on this file.
     NotDirect,
@@ -62,7 +63,7 @@ impl fmt::Display for Refusal {
                 "it is in a container's own layer (overlay); a file on a mounted volume can be taken",
             ),
             Self::Remote(kind) => {
-                write!(f, "{kind} is not a local disk: it is not known what an overwrite does there")
+                write!(f, "{kind} is not a local disk, so it is not known what an overwrite does")
             }
             Self::Memory(kind) => write!(f, "{kind} is memory, where nothing is durable"),
             Self::Unknown(kind) => {
@@ -81,26 +82,25 @@ impl fmt::Display for Refusal {
             Self::AppendOnly => {
                 f.write_str("it may only grow, not be overwritten; chattr -a changes that")
             }
-            Self::Dax => f.write_str("it is mapped memory (DAX), which has no blocks to write"),
+            Self::Dax => f.write_str("it is accessed as memory (DAX), so it has no blocks to write"),
             Self::Realtime => {
                 f.write_str("its data is on the realtime device of XFS, which is not supported")
             }
             Self::Shared => f.write_str(
-                "it shares blocks with another file (a reflink copy), which are moved when they are \
-                 overwritten",
+                "it shares blocks with another file (a reflink copy), and an overwrite moves such blocks",
             ),
             Self::Special => f.write_str(
-                "a part of it is not in blocks of its own, but packed with other data, or without a \
-                 place yet",
+                "a part of it has no blocks of its own: that part is packed with other data, or has no \
+                 place on the disk yet",
             ),
             Self::Ageless => f.write_str(
-                "the file system does not say when it was made (ext4 with small inodes), so that it \
-                 could be taken for another one after a crash",
+                "the file system does not say when it was made (ext4 with small inodes), so after a \
+                 crash, it could be mistaken for another file",
             ),
             Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
             Self::Cached => f.write_str(
-                "a part of it stays in the page cache, so a program may have mapped it: what that sees \
-                 or stores would not fit with direct writes",
+                "a part of it stays in the page cache, so a program may have mapped it; that program \
+                 would see old bytes, or could store bytes unnoticed",
             ),
             Self::NotTold(why) => write!(f, "the file system does not say where its bytes are: {why}"),
         }

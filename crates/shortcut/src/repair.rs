@@ -9,9 +9,9 @@ use slimio_device::{LBA_SIZE, WriteLease};
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// The first bytes of logs of Redis and Valkey: a request, or a comment.
+/// The first byte of a log of Redis or Valkey: of a request, or of a comment.
 const RESP: [u8; 2] = [b'*', b'#'];
-/// The first bytes of such a log whose beginning is an RDB file.
+/// The first bytes of a log of Redis or Valkey that begins with an RDB file.
 const RDB: &[u8; 5] = b"REDIS";
 
 /// What [`repair`] did.
@@ -19,7 +19,7 @@ const RDB: &[u8; 5] = b"REDIS";
 pub enum Repaired {
     /// The file has no zeros at its end that the short way could have left.
     Whole,
-    /// The file had `before` bytes, and durably has `now` bytes.
+    /// The file was cut, and the cut is durable.
     Cut {
         /// Size in bytes before.
         before: u64,
@@ -34,17 +34,18 @@ pub enum Repaired {
 ///
 /// # Errors
 /// If the file can't be opened for writing or leased, if another program has it open
-/// (`ResourceBusy`), or if it is no such log (`InvalidData`). Nothing was changed then.
+/// (`ResourceBusy`), or if it is no log of Redis or Valkey (`InvalidData`). The file is then
+/// unchanged. Also if the file can't be read or cut, or if the cut can't be made durable.
 pub fn repair(path: &Path) -> io::Result<Repaired> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    // A file that does not end with a zero needs no repair, whoever has it open.
+    // A file that does not end with a zero needs no repair, even if another program has it open.
     let size = file.metadata()?.len();
     let mut last = [0];
     if size > 0 && file.read_exact_at(&mut last, size - 1).is_ok() && last != [0] {
         return Ok(Repaired::Whole);
     }
     let Some(_lease) = WriteLease::take(&file)? else {
-        let why = "another program has it open; stop that first";
+        let why = "another program has it open; stop that program first";
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     };
     let before = file.metadata()?.len();
@@ -76,7 +77,7 @@ pub fn repair(path: &Path) -> io::Result<Repaired> {
     let is_rdb_and_log = &first == RDB && last.is_some_and(|(_, byte)| byte == b'\n');
     if now > 0 && !RESP.contains(&first[0]) && !is_rdb_and_log {
         let why =
-            "it does not begin as a log of Redis or Valkey does, so the zeros may belong to it";
+            "it does not begin as a log of Redis or Valkey does, so zeros at its end may be data";
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     file.set_len(now)?;

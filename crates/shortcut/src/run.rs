@@ -35,24 +35,24 @@ pub(crate) const PASSED: [(i32, Signal); 7] = [
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-const NONE_MET: &str = "no file was written the short way: no process has opened one that was meant, or \
-                        the program was linked statically or has more rights than its user (setuid)";
+const NONE_MET: &str = "no file was written the short way: no process has opened a file that goes this \
+                        way, or the program is linked statically or has more rights than its user (setuid)";
 
 /// A program, and which of its files go the short way.
 #[derive(Debug)]
 pub struct Run {
     /// The program and its arguments.
     pub program: Vec<OsString>,
-    /// The library that asks for the files, `libslimio_preload.so`.
+    /// The library `libslimio_preload.so`, which asks the keeper to take the program's files.
     pub library: PathBuf,
     /// The command that starts a guard: a process that calls [`guard`](crate::guard) with its
     /// standard input.
     pub guard: Vec<OsString>,
     /// The patterns for the files that go the short way.
     pub patterns: Vec<Pattern>,
-    /// Where the stages are, in memory; `None` chooses a place.
+    /// The folder for the stages, in memory. `None` chooses a folder.
     pub stages: Option<PathBuf>,
-    /// Where the notes of what is taken are, on a disk; `None` chooses a place.
+    /// The folder for the notes about taken files, on a disk. `None` chooses a folder.
     pub notes: Option<PathBuf>,
 }
 
@@ -60,11 +60,12 @@ impl Run {
     /// Mends left-over logs, starts the program, and looks after its logs until the program and all
     /// processes that it started have ended. Returns the program's exit status.
     ///
-    /// This process becomes the parent of processes whose own parent has ended. Reports by `say`, a
-    /// line at a time, what happens to files.
+    /// This process becomes the parent of processes whose own parent has ended. Each call of `say`
+    /// reports in one line what happens to a file.
     ///
     /// # Errors
-    /// If the program can't be started.
+    /// If a folder that the user named can't be used, if the program can't be started, or if the
+    /// keeper fails.
     pub fn run(&self, say: impl Fn(&str) + Clone + 'static) -> io::Result<ExitStatus> {
         let places = self.places(&say)?;
         if let Some(folder) = &places.0 {
@@ -82,11 +83,12 @@ impl Run {
             .env(PRELOAD, preload(&self.library, std::env::var_os(PRELOAD).as_deref())?)
             .spawn()?;
         let child = Pid::from_child(&child);
-        // The guard is started before the first turn, because the keeper takes logs from then on.
+        // The guard is started before the keeper's first turn, because the keeper takes logs from
+        // that turn on.
         if let Err(error) = keeper.start_guard(&self.guard) {
             say(&format!("there is no guard: {error}"));
         }
-        // The signal is ignored only now, after the start of the program, because a program inherits
+        // `SIGXFSZ` is ignored only after the start of the program, because a program inherits
         // which signals are ignored.
         slimio_device::ignore_file_size_signal();
         let mut ended = None;
@@ -107,7 +109,8 @@ impl Run {
                     }
                     Ok(Some(_)) | Err(Errno::INTR) => {}
                     Ok(None) => {
-                        // The guard is a child, too, and this loop ends only when no child is left.
+                        // The guard is a child of this process, too, and the loop ends only when no
+                        // child is left.
                         if ended.is_some() {
                             keeper.end_idle_guard();
                         }
@@ -125,16 +128,16 @@ impl Run {
         }
     }
 
-    /// The folders of stages and notes. Fails if a folder that the user named can't be used, so
-    /// that nothing is started.
+    /// The folders of stages and notes. If a folder that the user named can't be used, this fails
+    /// before anything is started.
     fn places(&self, say: impl Fn(&str)) -> io::Result<(Option<Folder>, Option<Notes>)> {
         let folder = match &self.stages {
             Some(path) => Some(Folder::at(path)?),
             None => Folder::of_user()
                 .inspect_err(|error| {
                     say(&format!(
-                        "{error}; what is appended is lost if the program and this one are killed at \
-                         once"
+                        "{error}; appended bytes are lost if the program and this process are killed \
+                         at the same time"
                     ));
                 })
                 .ok(),
@@ -194,7 +197,7 @@ fn ignored() -> io::Result<Vec<i32>> {
     Ok((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0).collect())
 }
 
-/// The value of `LD_PRELOAD`: the library, and the libraries that were to be loaded anyway.
+/// The value of `LD_PRELOAD`: the library, and then the libraries that the variable names already.
 fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
     if library.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
         let why = format!("{}: LD_PRELOAD takes no path with a space or colon", library.display());
@@ -208,9 +211,9 @@ fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
     Ok(value)
 }
 
-/// The processes whose own parent has ended, so that this process is their parent. These processes
-/// signal their own children. If the kernel does not list its children, returns the processes that
-/// have asked for files.
+/// The children of this process: processes whose own parent has ended. These processes pass signals
+/// on to their own children. If the kernel does not list the children of this process, returns the
+/// processes that have asked the keeper for files.
 fn children(keeper: &Keeper) -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let texts =
@@ -233,7 +236,7 @@ fn is_from_terminal(signal: Signal) -> bool {
 }
 
 /// Mends the logs that nobody looks after any more. If a killed process has not ended yet, because
-/// it has a write in flight, waits for its end, but at most for `PATIENCE`.
+/// a write of it is in flight, waits for the end of that process, for at most `PATIENCE`.
 ///
 /// # Errors
 /// If the folder of the stages can't be read.
@@ -257,8 +260,8 @@ fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
                 say(&format!("{}: was removed since it was written", staged.path.display()));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => say(&format!(
-                "{}: can't be mended: it is neither there nor, with another name, in its folder; \
-                 what it lacks is in {}, which can be removed if the file is gone for good",
+                "{}: can't be mended: the file is not there, nor in its folder under another name; \
+                 the bytes that it lacks are in {}; remove that if the file is gone for good",
                 staged.path.display(),
                 staged.stage_path().display()
             )),

@@ -12,8 +12,8 @@
 //!   byte is expected. This place is the end of the log, unless the program overwrites earlier
 //!   bytes. The last block is filled up with the bytes that the file has there, which are zeros
 //!   after the end of the log. After that block, the memory may hold anything.
-//! * *writing*: only its holder writes to the file. It has room for a copy of the bytes that are
-//!   being written, so that others can append meanwhile.
+//! * *writing*: only the process that holds this part's lock writes to the file. The part has room
+//!   for a copy of the bytes that are being written, so that others can append meanwhile.
 //! * *keeper*: the keeper of the log holds this part for as long as the keeper lives.
 //!
 //! `staged.rs` describes the header.
@@ -39,15 +39,16 @@ const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
 #[derive(Clone, Debug)]
 pub struct Stage {
     memory: Arc<SharedMemory>,
-    /// How long this process waits for others; `None` if without a limit.
+    /// How long this process waits for a lock of another process; `None` if without a limit.
     patience: Option<Duration>,
 }
 
 impl Stage {
-    /// A stage without a name. Only processes that were handed it can use it.
+    /// A stage without a name. Another process can use the stage only if it gets the stage's
+    /// descriptor.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If there is no memory for the stage.
     pub fn private() -> io::Result<Self> {
         Ok(Self::new(SharedMemory::private(c"stage", &PARTS)?))
     }
@@ -56,7 +57,7 @@ impl Stage {
     /// lost.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is no room for the stage.
     pub fn create(file: &File) -> io::Result<Self> {
         Ok(Self::new(SharedMemory::create(file, &PARTS)?))
     }
@@ -130,8 +131,8 @@ impl Stage {
         self.lock(WRITING)
     }
 
-    /// Takes the right to write. If somebody else holds it, waits until it is given up or some time
-    /// has passed, and then returns `None`.
+    /// Takes the right to write. If somebody else holds the right, waits until that holder gives it
+    /// up or some time has passed, and then returns `None`.
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
     }

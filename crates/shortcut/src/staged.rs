@@ -9,7 +9,7 @@
 //! | 16 | 8 | inode number of the file |
 //! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block size |
 //! | 32 | 8 | offset in the file after the last staged byte |
-//! | 40 | 8 | offset in the file after the staged bytes that are in the file |
+//! | 40 | 8 | offset in the file after the staged bytes that were written to the file |
 //! | 48 | 8 | 1 if some of the bytes in the file need a flush to be durable |
 //! | 56 | 8 | offset in the file after the blocks that were written, perhaps only with zeros |
 //! | 64 | 8 | the error of the first write or flush that failed, or zero |
@@ -21,7 +21,7 @@
 //! | 112 | 8 | offset in the file up to which it may have been filled with zeros |
 //! | 120 | 8 | when the file was made, in nanoseconds |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
-//! | 136 | 8 | offset in the file up to which the memory after the staged bytes has the file's bytes |
+//! | 136 | 8 | offset in the file up to which the file's bytes are loaded after the staged bytes |
 //! | 144 | 8 | 1 while the staged bytes are replaced by others; the old bytes are all in the file |
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
@@ -91,7 +91,7 @@ impl<'a> Staged<'a> {
         Self { memory }
     }
 
-    /// Begins a log in a file, all of which is durable. `tail` has the bytes of the file's last
+    /// Begins a log in a file whose bytes are all durable. `tail` has the bytes of the file's last
     /// block if that block is not full.
     pub(crate) fn begin(&mut self, of: Identity, length: u64, tail: &[u8]) {
         self.end();
@@ -173,7 +173,7 @@ impl<'a> Staged<'a> {
         self.get(STAGED_TO)
     }
 
-    /// Offset in the file after the staged bytes that are in the file.
+    /// Offset in the file after the staged bytes that were written to the file.
     pub(crate) fn written(&self) -> u64 {
         self.get(WRITTEN)
     }
@@ -207,7 +207,7 @@ impl<'a> Staged<'a> {
         self.set(ZEROED, end);
     }
 
-    /// Notes that the file may be filled with zeros up to here.
+    /// Notes that the file may be filled with zeros up to `end`.
     pub(crate) fn reaches(&mut self, end: u64) {
         let reach = self.get(REACH).max(end);
         self.set(REACH, reach);
@@ -277,8 +277,9 @@ impl<'a> Staged<'a> {
         self.get(IS_APPEND) != 0
     }
 
-    /// Whether the keeper must be notified of an append: if it does not look at the log by itself,
-    /// or if there is work for it (`is_urgent`). The keeper is notified of each reason once.
+    /// Whether the keeper must be told of an append. It must if it does not look at the log by
+    /// itself, or if the log needs the keeper's work (`is_urgent`). The keeper is told once of each
+    /// of the two reasons.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
@@ -292,7 +293,7 @@ impl<'a> Staged<'a> {
         self.set(TOLD, if looks_again { APPENDED } else { 0 });
     }
 
-    /// The number of bytes that can be staged before something must be written.
+    /// The number of bytes that can be staged before staged bytes must be written to the file.
     pub(crate) fn room(&self) -> u64 {
         self.start() + STAGE_SIZE - self.staged_to()
     }
@@ -304,7 +305,7 @@ impl<'a> Staged<'a> {
     }
 
     /// The number of bytes that can be staged before the next bytes of the file must be
-    /// [loaded](Self::loading). These bytes fill up the last block.
+    /// [loaded](Self::loading). The loaded bytes fill up the block in which the staged bytes end.
     pub(crate) fn loaded(&self) -> u64 {
         let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
         if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }
@@ -332,7 +333,8 @@ impl<'a> Staged<'a> {
         let count = (bytes.len() as u64).min(self.room()).min(self.loaded()) as usize;
         let end = staged + count;
         let is_loaded = self.get(LOADED) >= (at + count as u64).next_multiple_of(BLOCK);
-        // From here until the new bytes count, the loaded bytes in their place are not reliable.
+        // Until `STAGED_TO` covers the new bytes, the loaded bytes in their place may be
+        // overwritten in part.
         self.set(PUT_TO, at + count as u64);
         compiler_fence(Ordering::SeqCst);
         let staged_bytes = &mut self.memory[LBA_SIZE..];
@@ -348,8 +350,7 @@ impl<'a> Staged<'a> {
     }
 
     /// Begins to stage bytes for another place. All bytes that were staged must be in the file. The
-    /// memory must be [loaded](Self::loading) next. Then [`has_moved`](Self::has_moved) must be
-    /// called.
+    /// caller must then [load](Self::loading) the memory, and call [`has_moved`](Self::has_moved).
     pub(crate) fn move_to(&mut self, offset: u64) {
         self.set(SIZE, self.size());
         self.set(IS_MOVING, 1);

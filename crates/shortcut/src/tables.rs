@@ -22,7 +22,7 @@ pub(crate) struct Table {
     file: File,
     path: Option<PathBuf>,
     /// Messages about files, each with the folder of its file. A message is given once for a
-    /// folder, because some programs have many files of one kind there.
+    /// folder, because some programs have many such files in one folder.
     said: HashSet<(PathBuf, String)>,
 }
 
@@ -30,7 +30,7 @@ impl Table {
     /// Makes a table. If there is a folder, the table is a file in that folder.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is no room for the table.
     pub(crate) fn new(folder: Option<&Folder>, name: &str) -> io::Result<Self> {
         let Some(folder) = folder else {
             let file = File::from(rustix::fs::memfd_create("debts", MemfdFlags::CLOEXEC)?);
@@ -62,7 +62,7 @@ impl Table {
         {
             found = probe();
         }
-        // If the program has direct I/O itself, it gains nothing but the filled blocks.
+        // A program that uses direct I/O itself gains only the filled blocks.
         let is_direct =
             rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         let said = if is_direct { DIRECT.to_owned() } else { said(found) };
@@ -87,7 +87,7 @@ fn said(probe: io::Result<Probe>) -> String {
             format!("left to the kernel: {}", why.join("; "))
         }
         Ok(Probe { space: Some(Space { written, .. }), size, .. }) if written < size => {
-            "written the short way where it was written before".to_owned()
+            "written the short way in those blocks that were written before".to_owned()
         }
         Ok(_) => "written the short way".to_owned(),
     }

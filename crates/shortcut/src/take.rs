@@ -20,12 +20,12 @@ use crate::{Identity, Probe, Refusal};
 pub enum NotTaken {
     /// The file can't go the short way, for these reasons. Nothing was changed.
     Refused(Vec<Refusal>),
-    /// Somebody else has the file open, or the program does not write at the file's end. Nothing
-    /// was changed.
+    /// Somebody else has the file open or has just changed it, or the program does not write at the
+    /// file's end. Nothing was changed.
     Busy,
     /// The file was [given up](LogFile::give_up).
     GivenUp,
-    /// Something failed.
+    /// An operation failed with this error.
     Failed(io::Error),
 }
 
@@ -54,12 +54,12 @@ struct Found {
 
 impl<F: AsFd> LogFile<F> {
     /// Takes the file over. The file's end is the end of the log. Everything in the file is durable
-    /// afterwards. The call opens and closes the file once more, and closing any descriptor of a
-    /// file drops the record locks (`F_SETLK`) that the process has on it.
+    /// afterwards. The call opens the file once more and closes this second descriptor, which drops
+    /// the record locks (`F_SETLK`) that the process has on the file.
     ///
     /// # Errors
-    /// If the file can't go the short way, or if something fails. The file is then unchanged. But
-    /// if the error says that the file can't be written, zeros may be at its end.
+    /// If the file can't go the short way, or if an operation fails. The file is then unchanged,
+    /// with one exception: after a failed write, zeros may be at its end.
     pub fn take(&self) -> Result<(), NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
@@ -127,8 +127,8 @@ impl<F: AsFd> LogFile<F> {
             return Err(NotTaken::Refused(vec![Refusal::Cached]));
         }
         let mut direct = found.flags | OFlags::DIRECT;
-        // If the file had `O_APPEND` and the kernel does not know `RWF_NOAPPEND`, the offset of a
-        // write would be ignored.
+        // A kernel that does not know `RWF_NOAPPEND` would ignore the offset of a write if the file
+        // kept `O_APPEND`.
         direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
         rustix::fs::fcntl_setfl(file, direct)?;
         staged.set_opened(is_append, is_readable, position);

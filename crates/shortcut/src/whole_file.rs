@@ -1,4 +1,4 @@
-//! A file of which any number of processes overwrite whole blocks.
+//! A file in which any number of processes overwrite whole blocks.
 //!
 //! The program's own descriptor stays as it is. In addition there is a *direct* descriptor. A write
 //! through it is durable when the write returns (`O_DIRECT`, `O_DSYNC`). Writes that are aligned
@@ -6,8 +6,8 @@
 //! the program's descriptor, and leave a [`Debt`].
 //!
 //! If a block counts as written although it is not, a write to it only takes longer: the kernel
-//! makes a direct write durable even if it needs new blocks. The kernel also drops the pages of
-//! these blocks from its page cache.
+//! makes a direct write durable even if it needs new blocks. A direct write also makes the kernel
+//! drop the overwritten pages from its page cache.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -27,8 +27,8 @@ const BLOCK: u64 = LBA_SIZE as u64;
 /// An alignment that always suffices, for kernels that do not say what direct I/O needs.
 const STRICT: Alignment = Alignment { offset: LBA_SIZE as u32, memory: LBA_SIZE as u32 };
 
-/// Failures of a write that say nothing about the disk: the disk needs another alignment than the
-/// kernel said, a pointer is bad, a limit is reached, or there is no room.
+/// Errors of a write that do not mean that the disk has failed. For example, the disk needs another
+/// alignment than the kernel said, a pointer is bad, a limit is reached, or there is no room.
 const HARMLESS: [Errno; 9] = [
     Errno::INVAL,
     Errno::FAULT,
@@ -54,13 +54,13 @@ pub struct WholeFile<'a> {
     debt: Debt<'a>,
     /// The descriptor for direct writes; `None` if all writes go to the program's descriptor.
     direct: Option<File>,
-    /// The alignment that direct writes need; `None` if the file can't go the short way. It is
-    /// found at the first write.
+    /// The alignment that direct writes need; `None` if the file can't go the short way. The first
+    /// write looks it up.
     alignment: OnceLock<Option<Alignment>>,
     /// A run of blocks that were written. The upper half is the number of the first block, and the
     /// lower half is the number of the block after the last.
     written: AtomicU64,
-    /// The value of [`Debt::moved`] when these blocks were looked up.
+    /// The value of [`Debt::moved`] when the blocks of `written` were looked up.
     moved: AtomicU64,
     /// Writes that went the short way since the last sync.
     unsynced: AtomicU32,

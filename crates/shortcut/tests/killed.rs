@@ -12,8 +12,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use slimio_shortcut::{LogFile, Mended, Stage};
 use slimio_testing::loops::Mounted;
 
-/// The environment variable that names the folder of the files, for the process that is to be
-/// killed.
+/// The environment variable that names the folder of the files, for the process that the test
+/// kills.
 const FOLDER: &str = "SLIMIO_SHORTCUT_KILLED";
 const STAGE: &str = "stage";
 const KILLS: usize = 12;
@@ -84,19 +84,24 @@ fn what_was_appended_outlives_a_killed_process() {
         let stage = stage(folder.path());
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let Mended::Log { written: missing, length } = stage.mend(&file).unwrap() else {
-            panic!("there was a log");
+            panic!("the stage had no log to mend");
         };
         written += missing;
         let log = fs::read(&path).unwrap();
         assert_eq!(log.len() as u64, length);
-        // One more record may have been appended, whole or in part, without a message.
+        // The process may have appended one more record, whole or in part, before it could print
+        // the message.
         let all: Vec<u8> = (0..=appended).flat_map(record).collect();
         let least: usize = (0..appended).map(|number| record(number).len()).sum();
         assert!(all.starts_with(&log), "kill {kill}: the log is not what was appended");
-        assert!(log.len() >= least, "kill {kill}: {} of {least} bytes", log.len());
-        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "mended only once");
+        assert!(
+            log.len() >= least,
+            "kill {kill}: the log has {} of at least {least} bytes",
+            log.len()
+        );
+        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "a log is mended only once");
     }
-    assert!(written > 0, "no kill came between an append and a sync");
+    assert!(written > 0, "no kill came between an append and the next sync");
 }
 
 #[test]
@@ -144,7 +149,10 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
         if let Some(found) = found {
             break found;
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "the inode is not used again");
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "no later file got the inode of the removed file"
+        );
         for path in &paths {
             fs::remove_file(path).unwrap();
         }
@@ -188,12 +196,16 @@ fn a_file_that_was_changed_since_is_not_mended() {
             assert!(fs::read(&path).unwrap().ends_with(b"xdurable, staged"));
         } else {
             assert!(fs::read(&path).unwrap() == before, "change {number}: the file was touched");
-            assert!(stage.file().unwrap().is_some(), "the stage stays");
+            assert!(
+                stage.file().unwrap().is_some(),
+                "a stage that could not be mended keeps its log"
+            );
         }
     }
 }
 
-/// A process is killed while it moves the staged bytes. The stage then begins with old bytes.
+/// A process is killed while it moves staged bytes to the stage's beginning. The bytes there are
+/// then not those that the header describes.
 #[test]
 fn a_stage_that_was_being_moved_is_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -205,8 +217,7 @@ fn a_stage_that_was_being_moved_is_mended() {
     log.sync().unwrap();
     log.append(b"staged").unwrap();
     drop(log);
-    // The bytes of the last block are at the stage's beginning already, but the header does not say
-    // so yet.
+    // Moved bytes are at the stage's beginning, but the header still describes the old bytes.
     let staged = OpenOptions::new().write(true).open(folder.path().join(STAGE)).unwrap();
     staged.write_all_at(&[b'y'; 4096], 2 * 4096).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -229,13 +240,13 @@ fn a_stage_can_be_used_again() {
         let seen = fs::read(&path).unwrap();
         let end = 5 + bytes.len();
         assert_eq!(seen[5..end], *bytes);
-        assert!(seen[end..].iter().all(|byte| *byte == 0), "old bytes are behind the log");
+        assert!(seen[end..].iter().all(|byte| *byte == 0), "old bytes follow the log");
         log.release().unwrap();
         assert_eq!(stage(folder.path()).file().unwrap(), None);
     }
 }
 
-/// A write that writes only a part of its bytes is a failure, and all later calls fail too.
+/// A write that writes only a part of its bytes counts as failed, and all later calls fail too.
 #[test]
 fn a_short_write_is_a_failure_that_stays() {
     const NAME: &str = "a_short_write_is_a_failure_that_stays";
@@ -267,6 +278,9 @@ fn fail_at_a_limit(folder: &Path) {
     log.append(&vec![1; 20_000]).unwrap();
     assert!(log.sync().is_err());
     setrlimit(Resource::Fsize, limit(None)).unwrap();
-    assert!(log.sync().is_err() && log.append(b"more").is_err(), "it is not known what is there");
+    assert!(
+        log.sync().is_err() && log.append(b"more").is_err(),
+        "all calls fail after a failed write"
+    );
     assert!(log.release().is_err());
 }

@@ -28,9 +28,9 @@ fn taken(file: File) -> LogFile {
 /// Checks what another program sees: the log, and zeros after it.
 fn check_seen(path: &Path, log: &[u8], end: usize) {
     let seen = fs::read(path).unwrap();
-    assert!(seen.len() >= end, "{} of {end} bytes", seen.len());
+    assert!(seen.len() >= end, "the file has {} of at least {end} bytes", seen.len());
     assert!(seen[..end] == log[..end], "the log is not what was appended");
-    assert!(seen[end..].iter().all(|byte| *byte == 0), "there is something behind the log");
+    assert!(seen[end..].iter().all(|byte| *byte == 0), "bytes that are not zero follow the log");
 }
 
 #[test]
@@ -43,7 +43,8 @@ fn what_was_appended_is_there_for_everybody() {
         let path = mounted.path().join("log");
         let mut log = Vec::new();
         for life in 0..12 {
-            // Each life goes on where the previous life ended; some logs end with a whole block.
+            // Each life takes the file over, appends to it and releases it. In some lives, the file
+            // ends with a whole block when it is taken over.
             let mut file = if life % 2 == 0 {
                 appending(&path)
             } else {
@@ -77,7 +78,7 @@ fn what_was_appended_is_there_for_everybody() {
                 }
             }
             taken.release().unwrap();
-            assert!(fs::read(&path).unwrap() == log, "life {life}");
+            assert!(fs::read(&path).unwrap() == log, "life {life}: the file is not the log");
         }
     }
 }
@@ -100,12 +101,12 @@ fn no_size_is_special() {
                 check_seen(&path, &log, log.len());
             }
             taken.release().unwrap();
-            assert!(fs::read(&path).unwrap() == log, "{size}");
+            assert!(fs::read(&path).unwrap() == log, "size {size}: the file is not the log");
         }
     }
 }
 
-/// A program that goes on with the descriptor finds it as it was.
+/// A program that goes on using the descriptor finds the descriptor's flags as they were.
 #[test]
 fn a_descriptor_is_given_back_as_it_was() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -163,15 +164,19 @@ fn a_keeper_keeps_up() {
             let length = taken.length().unwrap().unwrap();
             let ahead = fs::metadata(&path).unwrap().len() - length;
             let least = length.clamp(64 << 10, 8 * MIB);
-            assert!((least..least + 8192).contains(&ahead), "{ahead} bytes ahead of {length}");
+            assert!((least..least + 8192).contains(&ahead), "{ahead} zeros follow {length} bytes");
         }
         log.extend(bytes);
     }
-    assert!((10..150).contains(&told), "{told} times");
-    assert!(!taken.rest(0).unwrap(), "something was appended");
+    assert!((10..150).contains(&told), "the keeper was told {told} times");
+    assert!(!taken.rest(0).unwrap(), "a log rests only if nothing was appended");
     assert!(taken.rest(log.len() as u64).unwrap());
     check_seen(&path, &log, log.len());
-    assert_eq!(taken.append(b"x").unwrap(), Written::TellKeeper, "the log rests no more");
+    assert_eq!(
+        taken.append(b"x").unwrap(),
+        Written::TellKeeper,
+        "an append to a resting log tells the keeper"
+    );
     assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "the keeper is told once");
     taken.release().unwrap();
     log.extend(b"xy");
@@ -234,8 +239,9 @@ fn a_durable_write_changes_no_metadata() {
         fs::write(&path, vec![1; MIB as usize + 10]).unwrap();
         let taken = taken(appending(&path));
         let length = fs::metadata(&path).unwrap().len();
-        assert_eq!(length, MIB + 4096, "the last block is whole");
-        // The next block is not there yet, so the file is filled with zeros ahead.
+        assert_eq!(length, MIB + 4096, "the last block is filled up");
+        // The append needs a block that the file does not have yet, so the file is filled with
+        // zeros ahead.
         taken.append(&[1; 5000]).unwrap();
         taken.sync().unwrap();
         let before = (fs::metadata(&path).unwrap().len(), Probe::of(&path).unwrap().space.unwrap());
@@ -251,8 +257,8 @@ fn a_durable_write_changes_no_metadata() {
 
 #[test]
 fn a_full_disk_takes_nothing_and_the_log_goes_on() {
-    // The fillers differ, so that different amounts of room are left when there is no more room for
-    // zeros ahead.
+    // The fillers differ in size, so that different amounts of room are left when there is no more
+    // room for zeros ahead.
     for filler in [60, 63, 66] {
         fill_up(filler * MIB as usize / 10);
     }
@@ -275,13 +281,13 @@ fn fill_up(size: usize) {
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert_eq!(taken.length().unwrap(), Some(log.len() as u64));
-    assert!(log.len() > 2_000_000, "{} bytes", log.len());
+    assert!(log.len() > 2_000_000, "only {} bytes were appended", log.len());
     // The last bytes of the disk are used, although there is no room for zeros ahead.
     let disk = rustix::fs::statvfs(&path).unwrap();
     // Root may use the free space, except a fiftieth that ext4 keeps for itself.
     let free = disk.f_bfree * disk.f_frsize;
     let unused = free + fs::metadata(&path).unwrap().len() - log.len() as u64;
-    assert!(unused < 500_000, "{unused} bytes are not used");
+    assert!(unused < 500_000, "{unused} bytes of the disk are not used");
     check_seen(&path, &log, log.len());
     fs::remove_file(&filler).unwrap();
     taken.append(b"and on").unwrap();
@@ -305,7 +311,8 @@ fn a_file_that_is_not_taken_stays_as_it_was() {
     assert_eq!(fs::read(&path).unwrap(), b"some bytes more");
 }
 
-/// Bytes that are staged for a file must never get into another file.
+/// A later file may have the same inode number. Only the time at which a file was made tells such
+/// files apart. Without that time, staged bytes could get into the wrong file.
 #[test]
 fn a_file_without_a_birthday_is_not_taken() {
     let mkfs: &[&str] = &["mkfs.ext4", "-q", "-I", "128"];
@@ -326,7 +333,7 @@ fn a_sync_reaches_the_disk() {
     fs::write(&path, vec![1; 8192]).unwrap();
     let before = flushes();
     let taken = taken(appending(&path));
-    assert!(flushes() > before, "what was there is durable");
+    assert!(flushes() > before, "taking a file makes its bytes durable");
     taken.append(b"first").unwrap();
     taken.sync().unwrap();
     let before = flushes();
@@ -334,7 +341,7 @@ fn a_sync_reaches_the_disk() {
         taken.append(b"more").unwrap();
         taken.sync().unwrap();
     }
-    assert!(flushes() >= before + 20, "{before} and {} flushes", flushes());
+    assert!(flushes() >= before + 20, "{before} flushes before 20 syncs, {} after", flushes());
     // Bytes that do not fit into the stage are written at once, and flushed by the next sync.
     taken.append(&vec![1; 5_000_000]).unwrap();
     let before = flushes();

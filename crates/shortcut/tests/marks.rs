@@ -1,6 +1,6 @@
-//! Appends records, each durable before the next. `tests/lab/power-cut-log` cuts the power of a
-//! machine that runs this test, to see what is durable. Record N is written only when record N - 1
-//! is durable.
+//! Appends records. Each record is durable before the next record is written.
+//! `tests/lab/power-cut-log` cuts the power of a machine that runs this test, to see which records
+//! are durable.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, OpenOptions};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use slimio_shortcut::{LogFile, Stage};
 use slimio_testing::loops::Mounted;
 
-/// The environment variable that names the file to append to, which exists and is empty. Without
-/// it, a file on a loop device is used.
+/// The environment variable that names the file to append to. The file exists and is empty. Without
+/// the variable, the test uses a file on a loop device.
 const LOG: &str = "SLIMIO_MARKS_LOG";
 const RECORDS: usize = 400;
 

@@ -14,12 +14,12 @@ use slimio_testing::loops::Mounted;
 const EXT4: &[&str] = &["mkfs.ext4", "-q"];
 const XFS: &[&str] = &["mkfs.xfs", "-q"];
 const SIZE: u64 = 320 << 20;
-/// The environment variable that names the folder of the files, for the process that is to be
-/// killed.
+/// The environment variable that names the folder of the files, for the process that the test
+/// kills.
 const FOLDER: &str = "SLIMIO_SHORTCUT_OVERWRITTEN";
 const SEED: &str = "SLIMIO_SHORTCUT_SEED";
 const KILLS: u64 = 12;
-/// Offset of the stage's header in its file: after the locks.
+/// Offset of the header in the stage's file. The locks come before the header.
 const HEADER: u64 = 4096;
 
 fn open(path: &Path) -> File {
@@ -94,7 +94,10 @@ fn what_is_written_over_is_there_for_everybody() {
                         let mut bytes = vec![0; random.usize(1..20_000)];
                         let count = log.read_at(&mut bytes, at as u64).unwrap().unwrap();
                         assert_eq!(count, bytes.len().min(all.len() - at));
-                        assert!(bytes[..count] == all[at..at + count], "read at {at}");
+                        assert!(
+                            bytes[..count] == all[at..at + count],
+                            "a read at {at} returned wrong bytes"
+                        );
                     }
                     3..6 => assert!(log.sync().unwrap()),
                     6 => {
@@ -105,12 +108,15 @@ fn what_is_written_over_is_there_for_everybody() {
                 if random.u8(0..20) == 0 {
                     log.sync().unwrap();
                     let seen = fs::read(&path).unwrap();
-                    assert!(seen[..all.len()] == *all, "life {life}: not what was written");
+                    assert!(seen[..all.len()] == *all, "life {life}: wrong bytes were written");
                     assert!(seen[all.len()..].iter().all(|byte| *byte == 0));
                 }
             }
             log.release().unwrap();
-            assert!(fs::read(&path).unwrap() == model.bytes, "life {life}");
+            assert!(
+                fs::read(&path).unwrap() == model.bytes,
+                "life {life}: the file is not the log"
+            );
         }
     }
 }
@@ -130,7 +136,7 @@ fn reading_and_writing_share_the_position() {
     assert_eq!(log.position().unwrap(), Some(6));
     assert_eq!(log.read(&mut bytes).unwrap(), Some(4));
     assert_eq!(&bytes, b"6789");
-    assert_eq!(log.read(&mut bytes).unwrap(), Some(0), "the end, with zeros behind it");
+    assert_eq!(log.read(&mut bytes).unwrap(), Some(0), "the log ends here");
     log.append(b"!").unwrap();
     log.release().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"0123xy6789!");
@@ -149,9 +155,9 @@ fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     let write = |bytes, at| log.write_at(&[IoSlice::new(bytes)], at).unwrap();
     assert_eq!(write(b"abc", 0), Written::TellKeeper);
     assert_eq!(write(b"x", 1), Written::ByKernel);
-    assert_eq!(write(b"x", 4), Written::ByKernel, "a gap");
+    assert_eq!(write(b"x", 4), Written::ByKernel, "the write leaves a gap");
     for read in [log.read_at(&mut [0; 3], 0), log.read(&mut [0; 3])] {
-        assert_eq!(read.unwrap_err().raw_os_error(), Some(9), "EBADF");
+        assert_eq!(read.unwrap_err().raw_os_error(), Some(9), "the error is EBADF");
     }
     log.release().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"abc");
@@ -221,16 +227,23 @@ fn what_was_written_over_outlives_a_killed_process() {
         for _ in 0..written {
             model.write();
         }
-        // One more write may have been made, whole or in part, without a message.
+        // The process may have made one more write, whole or in part, before it could print the
+        // message.
         let before = model.bytes.clone();
         let (at, bytes) = model.write();
         let log = fs::read(&path).unwrap();
-        assert!(log.len() >= before.len() && log.len() <= model.bytes.len(), "seed {seed}");
+        assert!(
+            log.len() >= before.len() && log.len() <= model.bytes.len(),
+            "seed {seed}: wrong size"
+        );
         for (offset, found) in log.iter().enumerate() {
             let may_be_new = (at..at + bytes.len()).contains(&offset);
             let is_old = before.get(offset) == Some(found);
             let is_new = may_be_new && model.bytes[offset] == *found;
-            assert!(is_old || is_new, "seed {seed}, kill {kill}, write {written}: {offset}");
+            assert!(
+                is_old || is_new,
+                "seed {seed}, kill {kill}, write {written}: wrong byte at {offset}"
+            );
         }
     }
 }
@@ -246,8 +259,8 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     log.append(&vec![b'x'; 20_000]).unwrap();
     log.sync().unwrap();
     drop(log);
-    // The header is changed only in part: some of these fields are for the old place, others for
-    // the new one.
+    // The header is changed only in part: some of its fields are for the old place, and others are
+    // for the new place.
     let (start, staged_to, is_moving) = (HEADER + 24, HEADER + 32, HEADER + 144);
     let header = open(&stage);
     for (field, value) in [(is_moving, 1_u64), (start, 4096), (staged_to, 5000)] {
@@ -258,7 +271,8 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     assert!(fs::read(&path).unwrap() == vec![b'x'; 20_000]);
 }
 
-/// A process is killed in the middle of a write. It has overwritten a part of the loaded bytes.
+/// A process is killed in the middle of a write. The process has overwritten a part of the loaded
+/// bytes.
 #[test]
 fn a_write_that_has_not_ended_is_no_change_by_others() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -268,7 +282,8 @@ fn a_write_that_has_not_ended_is_no_change_by_others() {
     log.take().unwrap();
     log.write_at(&[IoSlice::new(&[b'y'; 100])], 4096).unwrap();
     drop(log);
-    // The next 3000 bytes are there, but do not count yet.
+    // A write of the next 3000 bytes is under way: 2000 of them are in the stage, but the header
+    // does not count these yet.
     let put_to = HEADER + 176;
     let header = open(&stage);
     header.write_all_at(&(4196 + 3000_u64).to_le_bytes(), put_to).unwrap();
@@ -280,8 +295,8 @@ fn a_write_that_has_not_ended_is_no_change_by_others() {
     assert!(fs::read(&path).unwrap() == wanted);
 }
 
-/// If the program goes to another place in the file, staged bytes are written without being
-/// durable. The next sync flushes them. Mended bytes are flushed too.
+/// If the program writes at another place in the file, the staged bytes are written to the file
+/// without being made durable. The next sync flushes them. Mended bytes are flushed too.
 #[test]
 fn what_was_written_on_the_way_is_flushed() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -294,15 +309,16 @@ fn what_was_written_on_the_way_is_flushed() {
     log.write_at(&[IoSlice::new(&[])], 150_000).unwrap();
     let before = flushes();
     log.sync().unwrap();
-    assert!(flushes() > before, "what was written at 0");
+    assert!(flushes() > before, "the sync flushes the bytes written at 0");
     log.write_at(&[IoSlice::new(&[b'z'; 100])], 150_000).unwrap();
     drop(log);
     let before = flushes();
     Stage::open(&open(&stage)).unwrap().mend(&open(&path)).unwrap();
-    assert!(flushes() > before, "what was mended");
+    assert!(flushes() > before, "mended bytes are flushed");
 }
 
-/// With `O_APPEND`, pwrite(2) writes at the end, whatever its offset. So the kernel must do it.
+/// With `O_APPEND`, pwrite(2) writes at the end, whatever its offset. So the kernel must do the
+/// write.
 #[test]
 fn an_offset_does_not_count_for_a_file_that_is_appended_to() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -336,7 +352,8 @@ fn zeros_are_direct_after_somebody_has_read() {
     log.release().unwrap();
 }
 
-/// Somebody changes the file after the process was killed. The loaded bytes show the change.
+/// Somebody changes the file after the process was killed. The bytes that the stage has loaded show
+/// the change.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -351,11 +368,11 @@ fn a_file_that_was_changed_since_is_not_mended() {
         let file = open(&path);
         file.write_all_at(b"other", at).unwrap();
         let mended = Stage::open(&open(&stage)).unwrap().mend(&file);
-        assert_eq!(mended.is_ok(), is_mended, "{at}: {mended:?}");
+        assert_eq!(mended.is_ok(), is_mended, "change at {at}: {mended:?}");
         let found = fs::read(&path).unwrap();
-        assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "{at}");
+        assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "change at {at}");
     }
-    // The file was cut.
+    // A file that was cut is not mended either.
     let _ = fs::remove_file(&stage);
     fs::write(&path, vec![b'x'; 20_000]).unwrap();
     let log = LogFile::new(open(&path), Stage::create(&open(&stage)).unwrap());

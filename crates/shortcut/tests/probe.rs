@@ -83,7 +83,7 @@ fn attributes_rule_a_file_out() {
     }
     let small = mounted.path().join("small");
     fs::write(&small, "a few bytes").unwrap();
-    assert!(refusals(&small).contains(&Refusal::Special), "the bytes are in the inode");
+    assert!(refusals(&small).contains(&Refusal::Special), "bytes in the inode have no block");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn other_file_systems_rule_it_out() {
         // its exec.
         let begin = Instant::now();
         while !ran(&["mount", "-o", "remount,ro"], mounted.path()) {
-            assert!(begin.elapsed() < Duration::from_secs(20), "something is open for writing");
+            assert!(begin.elapsed() < Duration::from_secs(20), "a file stays open for writing");
         }
         let found = refusals(&path);
         assert!(found.iter().any(|one| matches!(one, Refusal::NotWritable(_))), "{found:?}");

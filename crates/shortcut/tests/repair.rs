@@ -28,7 +28,7 @@ fn zeros_behind_a_log_are_cut() {
         assert_eq!(fs::read(&path).unwrap(), bytes);
         assert_eq!(repair(&path).unwrap(), Repaired::Whole);
     }
-    // The last byte is far from both ends.
+    // The log's last byte is far from both ends of the file.
     let long = [REQUEST, &vec![b'x'; 5 << 19]].concat();
     let path = left(folder.path(), &long, 4 << 20);
     let now = long.len() as u64;

@@ -70,7 +70,8 @@ fn what_is_written_is_durable_at_once() {
         let path = mounted.path().join("log");
         let file = written(&path);
         let whole = opened(debts(), &file);
-        // It is not known what was done to the file before it was opened.
+        // Somebody may have changed the file before it was opened, so the first sync calls the
+        // kernel.
         assert!(is_synced_by_kernel(&whole, false));
         let before = mounted.flushes();
         for round in 0..20 {
@@ -79,16 +80,21 @@ fn what_is_written_is_durable_at_once() {
             assert!(!is_synced_by_kernel(&whole, false));
             let mut seen = vec![0; bytes.len()];
             file.read_exact_at(&mut seen, u64::from(round % 15) * BLOCK as u64).unwrap();
-            assert!(seen == bytes[..], "others see it");
+            assert!(seen == bytes[..], "readers see the written bytes");
         }
-        assert!(mounted.flushes() >= before + 20, "{before} and {}", mounted.flushes());
+        assert!(
+            mounted.flushes() >= before + 20,
+            "{before} flushes before 20 writes, {} after",
+            mounted.flushes()
+        );
         let (one, two) = (blocks(80, 1), blocks(81, 3));
         let pieces = [IoSlice::new(&one), IoSlice::new(&two)];
         assert_eq!(whole.write(&pieces, 8 * BLOCK as u64).unwrap(), Some(4 * BLOCK));
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
-        // A program that writes much without a sync does not wait for the disk.
+        // A program that writes much without a sync does not wait for the disk. Eight writes go the
+        // short way; one of them was made above.
         let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));
@@ -105,7 +111,7 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
         let bytes = blocks(7, 4);
         let (debts, unit) = (debts(), 512);
         let whole = opened(debts, &file);
-        assert_eq!(write(&whole, &bytes[..unit], 5 * unit), Some(unit), "a unit of the device");
+        assert_eq!(write(&whole, &bytes[..unit], 5 * unit), Some(unit), "one unit of the device");
         for (bytes, offset) in [
             (&bytes[..100], 0),
             (&bytes[..BLOCK], 100),
@@ -115,7 +121,12 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
             (&bytes[..], 16 * BLOCK),
             (&bytes[..], 1 << 60),
         ] {
-            assert_eq!(write(&whole, bytes, offset), None, "{} bytes at {offset}", bytes.len());
+            assert_eq!(
+                write(&whole, bytes, offset),
+                None,
+                "{} bytes at {offset} go to the kernel",
+                bytes.len()
+            );
         }
         // Blocks 16 to 19 are allocated, blocks 20 to 23 are a hole, and block 24 is written.
         let (at, size) = (16 * BLOCK as u64, 4 * BLOCK as u64);
@@ -152,7 +163,7 @@ fn dirty_pages_and_direct_writes_do_not_undo_each_other() {
         let whole = opened(debts(), &file);
         let bytes = blocks(9, 1);
         for round in 0..50_u8 {
-            // The page is dirty, and the direct write is to its other half.
+            // The page is dirty, and the direct write goes to another part of the page.
             file.write_all_at(&[round; 100], 2000).unwrap();
             assert_eq!(write(&whole, &bytes[..512], 0), Some(512));
             file.write_all_at(&[round; 100], 3000).unwrap();
