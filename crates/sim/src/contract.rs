@@ -59,27 +59,27 @@ fn write(lba: u64, buffer: Buffer, durable: bool) -> Op {
 
 /// Runs one operation to its end.
 fn run(device: &mut dyn Device, op: Op) -> Completion {
-    assert_eq!(device.in_flight(), 0, "only one at a time here");
+    assert_eq!(device.in_flight(), 0, "no other operation is in flight");
     device.submit(Token(77), op).expect("nothing is in flight");
     let mut completions = drain(device);
-    assert_eq!(completions.len(), 1, "one operation, one completion");
+    assert_eq!(completions.len(), 1, "one operation has one completion");
     let completion = completions.remove(0);
     assert_eq!(completion.token, Token(77));
     completion
 }
 
-/// Waits for everything in flight.
+/// Waits until no operation is in flight.
 fn drain(device: &mut dyn Device) -> Vec<Completion> {
     let mut completions = Vec::new();
     while device.in_flight() > 0 {
         let before = (completions.len(), device.in_flight());
         device.wait(Some(PATIENCE), &mut completions);
         let finished = completions.len() - before.0;
-        assert!(finished > 0, "of {} in flight none ends", before.1);
+        assert!(finished > 0, "none of {} operations in flight completes", before.1);
         assert_eq!(
             device.in_flight(),
             before.1 - finished,
-            "each completion is one less in flight"
+            "each completion lowers the number in flight by one"
         );
     }
     completions
@@ -87,18 +87,18 @@ fn drain(device: &mut dyn Device) -> Vec<Completion> {
 
 fn read(device: &mut dyn Device, lba: u64, lbas: usize) -> Buffer {
     let completion = run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(lbas) });
-    assert_eq!(completion.result, Ok(()), "reading {lbas} at {lba}");
+    assert_eq!(completion.result, Ok(()), "a read of {lbas} blocks at {lba} fails");
     completion.buffer.expect("a read brings its buffer back")
 }
 
 fn reads_what_was_written(device: &mut dyn Device) {
     let last = device.geometry().lba_count - 1;
-    assert!(last >= CONTRACT_LBAS - 1, "the device is too small for this");
+    assert!(last >= CONTRACT_LBAS - 1, "the device has too few blocks");
     for (lba, lbas) in [(0, 1), (1, 3), (100, 50), (last - 6, 7), (last, 1)] {
         let written = pattern(lbas, lba + 1);
         let completion = run(device, write(lba, pattern(lbas, lba + 1), false));
         assert_eq!(completion.result, Ok(()));
-        assert!(read(device, lba, lbas)[..] == written[..], "{lbas} at {lba} differ");
+        assert!(read(device, lba, lbas)[..] == written[..], "{lbas} blocks at {lba} differ");
     }
     // A write that overlaps an earlier write replaces the blocks that both cover. No other block
     // changes.
@@ -118,12 +118,16 @@ fn buffers_come_home(device: &mut dyn Device) {
         let address = buffer.as_ptr();
         let completion = run(device, write(lba, buffer, false));
         let mut buffer = completion.buffer.expect("a write brings its buffer back");
-        assert_eq!((buffer.as_ptr(), buffer.len_lbas()), (address, 2), "it is the same buffer");
+        assert_eq!(
+            (buffer.as_ptr(), buffer.len_lbas()),
+            (address, 2),
+            "the write returns the same buffer"
+        );
         buffer.set_len_lbas(4);
         assert!(buffer[..] == pattern(4, 9)[..], "a write does not change its buffer");
         let completion = run(device, Op::Read { lba: Lba(lba), buffer });
         let buffer = completion.buffer.expect("a read brings its buffer back");
-        assert_eq!(buffer.as_ptr(), address, "it is the same buffer");
+        assert_eq!(buffer.as_ptr(), address, "the read returns the same buffer");
     }
     assert!(run(device, Op::Flush).buffer.is_none());
 }
@@ -144,19 +148,28 @@ fn its_own_buffers_do_as_well(device: &mut dyn Device) {
         for done in drain(device) {
             assert_eq!(done.result, Ok(()));
             let buffer = done.buffer.expect("a write brings its buffer back");
-            assert!(buffer[..] == expected(done.token.0, buffer.len_lbas())[..], "it was changed");
+            assert!(
+                buffer[..] == expected(done.token.0, buffer.len_lbas())[..],
+                "the write changed its buffer"
+            );
         }
         for (lba, lbas) in places.clone() {
-            assert!(read(device, lba, lbas)[..] == expected(lba, lbas)[..], "{lbas} at {lba}");
+            assert!(
+                read(device, lba, lbas)[..] == expected(lba, lbas)[..],
+                "{lbas} blocks at {lba} differ"
+            );
             let buffer = device.buffer(lbas);
             device.submit(Token(lba), Op::Read { lba: Lba(lba), buffer }).expect("there is room");
             let done = drain(device).remove(0);
             assert_eq!(done.result, Ok(()));
             let buffer = done.buffer.expect("a read brings its buffer back");
-            assert!(buffer[..] == expected(lba, lbas)[..], "{lbas} at {lba}, read");
+            assert!(
+                buffer[..] == expected(lba, lbas)[..],
+                "{lbas} blocks at {lba} differ in a buffer of the device"
+            );
         }
     }
-    // This buffer is longer than the pooled ones.
+    // This buffer is longer than the pooled buffers.
     let lbas = POOLED_LBAS + 1;
     let mut buffer = device.buffer(lbas);
     buffer.copy_from_slice(&pattern(lbas, 3));
@@ -175,12 +188,12 @@ fn refuses_what_is_outside(device: &mut dyn Device) {
             run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(lbas) }).result,
         ];
         let all_refused = outcomes.iter().all(|result| *result == Err(DeviceError::OutOfRange));
-        assert!(all_refused, "{lbas} at {lba} of {count}: {outcomes:?}");
+        assert!(all_refused, "{lbas} blocks at {lba} of {count} are not all refused: {outcomes:?}");
     }
     let range = LbaRange { start: Lba(count - 1), end: Lba(count + 1) };
     let refused = run(device, Op::Deallocate { range }).result;
     assert_eq!(refused, Err(DeviceError::OutOfRange));
-    assert!(read(device, count - 1, 1)[..] == before[..], "nothing was moved");
+    assert!(read(device, count - 1, 1)[..] == before[..], "a refused operation changes no block");
     assert_eq!(device.geometry().lba_count, count);
 }
 
@@ -196,13 +209,13 @@ fn hands_back_what_is_too_much(device: &mut dyn Device) {
         }
         let refused = device.submit(Token(most), write(0, pattern(1, 5), false));
         let Err(Op::Write { buffer, .. }) = refused else {
-            panic!("round {round}: more than in_flight_max was taken")
+            panic!("round {round}: the device took more than in_flight_max operations")
         };
         assert!(buffer[..] == pattern(1, 5)[..], "the buffer comes back as it was");
         assert_eq!(device.in_flight() as u64, most);
         let mut tokens: Vec<u64> = drain(device).iter().map(|done| done.token.0).collect();
         tokens.sort_unstable();
-        assert!(tokens.into_iter().eq(0..most), "each completes once");
+        assert!(tokens.into_iter().eq(0..most), "each operation completes once");
     }
 }
 
@@ -221,9 +234,11 @@ fn takes_every_kind_of_write_and_flush(device: &mut dyn Device) {
     // A flush is submitted while several durable writes are in flight.
     let some = u64::from(device.geometry().in_flight_max.min(8));
     for token in 0..some - 1 {
-        device.submit(Token(token), write(token * 2, pattern(2, token), true)).expect("room");
+        device
+            .submit(Token(token), write(token * 2, pattern(2, token), true))
+            .expect("there is room");
     }
-    device.submit(Token(some - 1), Op::Flush).expect("room");
+    device.submit(Token(some - 1), Op::Flush).expect("there is room");
     let completions = drain(device);
     assert_eq!(completions.len() as u64, some);
     assert!(completions.iter().all(|done| done.result == Ok(())));
@@ -251,12 +266,16 @@ fn grows_or_stays_as_it_is(device: &mut dyn Device) {
     let count = device.geometry().lba_count;
     run(device, write(count - 1, pattern(1, 8), false));
     for less in [0, 1, count] {
-        assert_eq!(device.grow(less), Ok(()), "it is as large already");
+        assert_eq!(device.grow(less), Ok(()), "a device that is large enough stays as it is");
         assert_eq!(device.geometry().lba_count, count);
     }
     for too_much in [1 << 50, u64::MAX / LBA_SIZE as u64, u64::MAX] {
-        assert_eq!(device.grow(too_much), Err(DeviceError::NoSpace), "{too_much} blocks");
-        assert_eq!(device.geometry().lba_count, count, "then nothing has changed");
+        assert_eq!(
+            device.grow(too_much),
+            Err(DeviceError::NoSpace),
+            "growing to {too_much} blocks"
+        );
+        assert_eq!(device.geometry().lba_count, count, "a refused growth changes nothing");
     }
     match device.grow(count + 100) {
         Ok(()) => {
@@ -265,9 +284,12 @@ fn grows_or_stays_as_it_is(device: &mut dyn Device) {
             assert!(read(device, count + 97, 3)[..] == pattern(3, 9)[..]);
         }
         Err(DeviceError::NoSpace) => assert_eq!(device.geometry().lba_count, count),
-        Err(other) => panic!("growing: {other}"),
+        Err(other) => panic!("growing fails: {other}"),
     }
-    assert!(read(device, count - 1, 1)[..] == pattern(1, 8)[..], "what was there stays");
+    assert!(
+        read(device, count - 1, 1)[..] == pattern(1, 8)[..],
+        "the old blocks keep their contents"
+    );
 }
 
 fn a_wait_ends(device: &mut dyn Device) {
@@ -280,7 +302,7 @@ fn a_wait_ends(device: &mut dyn Device) {
     device.submit(Token(1), write(1, pattern(1, 1), true)).expect("nothing is in flight");
     let deadline = Instant::now() + PATIENCE;
     while completions.is_empty() {
-        assert!(Instant::now() < deadline, "it never completes");
+        assert!(Instant::now() < deadline, "the write never completes");
         device.wait(Some(Duration::ZERO), &mut completions);
     }
     // A wait keeps the entries that `completions` has already.
@@ -303,16 +325,23 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
         assert_eq!(
             readable(device, Duration::ZERO),
             Some(false),
-            "round {round}: nothing is there"
+            "round {round}: there is no completion yet"
         );
         // Every third operation is out of range, so it fails before the device sees it.
         let lba = if round % 3 == 2 { outside } else { round };
-        device.submit(Token(round), write(lba, pattern(1, round), true)).expect("room");
+        device.submit(Token(round), write(lba, pattern(1, round), true)).expect("there is room");
         device.kick();
-        assert_eq!(readable(device, PATIENCE), Some(true), "round {round}: it never wakes");
+        assert_eq!(
+            readable(device, PATIENCE),
+            Some(true),
+            "round {round}: the descriptor never becomes readable"
+        );
         let deadline = Instant::now() + PATIENCE;
         while completions.len() as u64 <= round {
-            assert!(Instant::now() < deadline, "round {round}: readable, and nothing to poll");
+            assert!(
+                Instant::now() < deadline,
+                "round {round}: the descriptor is readable, but a poll finds nothing"
+            );
             device.poll(&mut completions);
         }
     }
@@ -320,12 +349,17 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
     let some = device.geometry().in_flight_max.min(4);
     for token in 0..some {
         let lba = u64::from(token);
-        device.submit(Token(lba), write(lba, pattern(1, lba), false)).expect("room");
+        device.submit(Token(lba), write(lba, pattern(1, lba), false)).expect("there is room");
     }
     device.kick();
     completions.clear();
     while completions.len() < some as usize {
-        assert_eq!(readable(device, PATIENCE), Some(true), "{} of {some}", completions.len());
+        assert_eq!(
+            readable(device, PATIENCE),
+            Some(true),
+            "readable after {} of {some} completions",
+            completions.len()
+        );
         device.poll(&mut completions);
     }
     assert_eq!(readable(device, Duration::ZERO), Some(false));
@@ -338,7 +372,7 @@ fn what_is_queued_runs_after_a_kick(device: &mut dyn Device) {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while completions.is_empty() {
-        assert!(Instant::now() < deadline, "it never completes");
+        assert!(Instant::now() < deadline, "the write never completes after a kick");
         device.wait(Some(PATIENCE), &mut completions);
     }
     assert_eq!(completions[0].result, Ok(()));
@@ -416,9 +450,10 @@ fn is_like_an_array(device: &mut dyn Device, seed: u64) {
             device.wait((random.below(2) == 0).then_some(PATIENCE), &mut completions);
         }
         for completion in completions.drain(..) {
-            let (range, written) = in_flight.remove(&completion.token).expect("it completes once");
+            let (range, written) =
+                in_flight.remove(&completion.token).expect("an operation completes once");
             assert_eq!(completion.result, Ok(()), "seed {seed}, {range:?}");
-            let buffer = completion.buffer.expect("it comes home");
+            let buffer = completion.buffer.expect("the buffer comes back");
             for (place, lba) in (range.start.0..range.end.0).enumerate() {
                 let found = &buffer[place * LBA_SIZE..][..LBA_SIZE];
                 if let Some(written) = written {

@@ -7,13 +7,13 @@ use slimio_device::LBA_SIZE;
 
 use crate::Random;
 
-/// Contents of a block. Blocks that were never written have no entry.
+/// Contents of a block.
 pub(crate) type Block = Arc<[u8; LBA_SIZE]>;
 
-/// Blocks by space and LBA.
+/// Blocks by space and LBA. Blocks that were never written have no entry.
 pub(crate) type Blocks = HashMap<(usize, u64), Block>;
 
-/// A write that is not stable.
+/// A write that is not stable: a power cut may lose it.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) id: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Shrunk {
     pub(crate) now: u64,
 }
 
-/// The moment of a crash.
+/// The state of a disk at the moment of a crash.
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub(crate) space_lbas: Vec<u64>,
@@ -95,8 +95,7 @@ pub struct Crash {
 /// How many images are made of a crash, and of which kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most writes for which every subset is tried: if at most this many writes may survive,
-    /// there is one image for each subset of them.
+    /// If at most this many writes may survive, there is one image for each subset of these writes.
     pub exhaustive_max: usize,
     /// If more than [`exhaustive_max`](Self::exhaustive_max) writes may survive, there is an image
     /// with no write and an image with every write. For each write, there is an image with only
@@ -122,7 +121,7 @@ pub struct Image {
     pub(crate) late: Vec<Pending>,
     /// The contents of mapped memory; empty if no memory is mapped, or if its contents are lost.
     pub mapped: Vec<u8>,
-    /// Says what led to this image. Messages of tests contain it.
+    /// The events that led to this image, as text for the messages of tests.
     pub origin: String,
 }
 
@@ -141,7 +140,8 @@ impl Crash {
             let last = survivors.split_last();
             if let Some((last, before)) = last {
                 if limits.torn && !before.is_empty() {
-                    let origin = format!("power cut, {subset:?} survived, each of them torn");
+                    let origin =
+                        format!("power cut, writes {subset:?} survived, each of them torn");
                     images.push(self.power_image(self.all_torn(&survivors, index), index, origin));
                 }
                 for write in before {
@@ -150,18 +150,19 @@ impl Crash {
                 for (how, kept) in tears(last.size()).into_iter().filter(|_| limits.torn) {
                     let mut torn = stable.clone();
                     last.apply_torn(&mut torn, kept);
-                    let origin = format!("power cut, {subset:?} survived, the last torn: {how}");
+                    let origin =
+                        format!("power cut, writes {subset:?} survived, the last torn: {how}");
                     images.push(self.power_image(torn, index, origin));
                 }
                 last.apply(&mut stable);
             }
-            let origin = format!("power cut, {subset:?} survived");
+            let origin = format!("power cut, writes {subset:?} survived");
             images.push(self.power_image(stable, index, origin));
         }
         images
     }
 
-    /// The stable blocks, if each surviving write was torn in a random way.
+    /// The stable blocks after a power cut that tears each surviving write in a random way.
     fn all_torn(&self, survivors: &[&Pending], index: usize) -> Blocks {
         let mut random = Random::new(self.seed ^ (index as u64) << 32);
         let mut torn = self.stable.clone();
@@ -183,7 +184,7 @@ impl Crash {
                 break;
             }
             space_lbas[shrunk.space] = shrunk.before;
-            origin += ", a space is as long as before";
+            origin += ", a space has its old length again";
         }
         stable.retain(|&(space, lba), _| lba < space_lbas[space]);
         Image {
@@ -205,7 +206,7 @@ impl Crash {
         if let Some((space, lbas)) = self.growing {
             let before = space_lbas[space];
             space_lbas[space] = [before, lbas, before.midpoint(lbas)][index % 3];
-            origin.push_str(", a space was made longer");
+            origin.push_str(", a space was being made longer");
         }
         space_lbas
     }
@@ -242,11 +243,16 @@ impl Crash {
                 cut.data.truncate(last.data.len() / 2);
                 let partly = before.iter().cloned().chain([cut]).collect();
                 late.push(last.clone());
-                let origin = format!("process died, {subset:?} landed, the last partly");
+                let origin = format!("process died, writes {subset:?} landed, the last partly");
                 images.push(image(partly, &late, origin, index));
                 late.pop();
             }
-            images.push(image(landed, &late, format!("process died, {subset:?} landed"), index));
+            images.push(image(
+                landed,
+                &late,
+                format!("process died, writes {subset:?} landed"),
+                index,
+            ));
         }
         images
     }
@@ -269,7 +275,7 @@ impl Crash {
 }
 
 fn now(page: &[Block]) -> &Block {
-    page.last().expect("a page holds something")
+    page.last().expect("each page has contents")
 }
 
 impl Pending {
@@ -313,6 +319,6 @@ fn tears(size: usize) -> Vec<(String, Kept)> {
     }
     tears.push(("all but the first sector".into(), Box::new(|at| at >= 512)));
     tears.push(("every other sector".into(), Box::new(|at| at / 512 % 2 == 0)));
-    tears.push(("100 bytes".into(), Box::new(|at| at < 100)));
+    tears.push(("first 100 bytes".into(), Box::new(|at| at < 100)));
     tears
 }

@@ -71,7 +71,7 @@ pub(crate) struct Medium {
     shrunk: Vec<Shrunk>,
     /// Writes of a dead process that are still in flight.
     late: Vec<Pending>,
-    /// What a read returns, if no fault changes it.
+    /// The contents that a read returns if no fault changes them.
     current: Blocks,
     stable: Blocks,
     cached: Vec<Pending>,
@@ -166,7 +166,8 @@ impl SimDisk {
         SimDevice::new(self.clone(), space)
     }
 
-    /// Sets the mapped memory, which survives the process. It is part of every crash from now on.
+    /// Sets the mapped memory, which survives the process. Every crash from now on includes the
+    /// memory's contents.
     pub fn set_mapped(&self, mapped: MappedFile) {
         let mut medium = self.lock();
         medium.pages.clear();
@@ -178,7 +179,7 @@ impl SimDisk {
     pub fn mapped_now(&self) -> Vec<u8> {
         let medium = self.lock();
         let mapped = medium.mapped.as_ref();
-        mapped.map_or_else(Vec::new, |mapped| mapped.read_all().expect("it can be read"))
+        mapped.map_or_else(Vec::new, |mapped| mapped.read_all().expect("mapped memory can be read"))
     }
 
     /// Changes the faults of the disk.
@@ -207,7 +208,7 @@ impl SimDisk {
     pub fn crash_now(&self) -> Crash {
         let mut medium = self.lock();
         medium.freeze();
-        medium.crash.clone().expect("it has just crashed")
+        medium.crash.clone().expect("the disk has just crashed")
     }
 
     /// Number of operations so far.
@@ -225,7 +226,7 @@ impl SimDisk {
     /// # Panics
     /// If `bytes` is not exactly one block.
     pub fn poke(&self, space: usize, lba: u64, bytes: &[u8]) {
-        let block: Block = Arc::new(bytes.try_into().expect("a block is poked whole"));
+        let block: Block = Arc::new(bytes.try_into().expect("`poke` takes exactly one block"));
         let mut medium = self.lock();
         medium.current.insert((space, lba), block.clone());
         medium.stable.insert((space, lba), block);
@@ -308,7 +309,7 @@ impl Medium {
         let before = self.space_lbas[space];
         let is_full = self.lacks(lbas.saturating_sub(before));
         if self.step() || self.faults.gone {
-            // It is unknown how far the growing got.
+            // The space may have any length up to the requested length.
             if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
                 crash.growing = (lbas > before).then_some((space, lbas));
             }
@@ -407,7 +408,7 @@ impl Medium {
         for (other_space, other_start, other_end) in writes.chain(others) {
             assert!(
                 space != other_space || end <= other_start || other_end <= start,
-                "{start}..{end} of space {space} overlaps {other_start}..{other_end} in flight"
+                "{start}..{end} of space {space} overlaps {other_start}..{other_end}, which is in flight"
             );
         }
     }
@@ -427,7 +428,8 @@ impl Medium {
     }
 
     pub(crate) fn end_write(&mut self, id: u64, durable: bool) -> Result<(), DeviceError> {
-        let index = self.flying.iter().position(|write| write.id == id).expect("it is in flight");
+        let index =
+            self.flying.iter().position(|write| write.id == id).expect("the write is in flight");
         let mut write = self.flying.remove(index);
         let (space, start) = (write.space, write.lba);
         if self.faults.gone {
@@ -456,8 +458,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Called when a newer write has become stable. Removes its blocks from older writes in the
-    /// cache, so that the older writes can't undo it.
+    /// Called when a newer write has become stable. Removes the blocks of the newer write from
+    /// older writes in the cache, so that the older writes can't undo the newer write.
     fn supersede(&mut self, newer: &Pending) {
         let range = newer.lba..newer.lba + newer.data.len() as u64;
         let mut kept = Vec::new();
@@ -507,8 +509,11 @@ impl Medium {
     }
 
     pub(crate) fn end_deallocate(&mut self, id: u64) -> Result<(), DeviceError> {
-        let index =
-            self.deallocating.iter().position(|&(other, ..)| other == id).expect("it is in flight");
+        let index = self
+            .deallocating
+            .iter()
+            .position(|&(other, ..)| other == id)
+            .expect("the deallocation is in flight");
         let (_, space, start, end) = self.deallocating.remove(index);
         if self.faults.gone {
             return Err(GONE);
@@ -542,13 +547,13 @@ impl Medium {
     }
 }
 
-/// How likely it is that an operation lets a late write of a dead process land, while the disk is
-/// not claimed: one in this number. The id of a late write selects one of the three numbers. So
-/// some writes land early, some later, and some long after the recovery.
+/// Until the disk is claimed, each operation lets a late write of a dead process land with a chance
+/// of one in one of these numbers. The id of a late write selects the number. So some writes land
+/// early, some later, and some long after the recovery.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
-/// "No such device".
+/// The error "No such device" (ENODEV).
 pub(crate) const GONE: DeviceError = DeviceError::Io { errno: 19 };
 
-/// "Input/output error".
+/// The error "Input/output error" (EIO).
 const IO: DeviceError = DeviceError::Io { errno: 5 };

@@ -32,7 +32,7 @@ pub struct Faults {
     pub untaken_polls: u32,
     /// There is no free space: spaces can't grow, and holes can't be written.
     pub full: bool,
-    /// Everything fails.
+    /// All operations fail.
     pub gone: bool,
 }
 

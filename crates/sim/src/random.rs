@@ -1,8 +1,8 @@
 //! Random numbers that depend only on a seed.
 
-/// SplitMix64. It is implemented here because tests keep the seeds of earlier failures. Such a
-/// failure can be reproduced only if its seed still gives the same numbers. A new version of a
-/// crate might give other numbers.
+/// The generator SplitMix64. This crate implements it itself, because tests keep the seeds of
+/// earlier failures. A seed reproduces its failure only if the seed still gives the same numbers. A
+/// new version of a foreign crate might give other numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -21,7 +21,7 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`. `end` must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end
     }

@@ -3,7 +3,8 @@
 //! writes at random places so that the drive makes checkpoints, and deallocates the whole drive.
 //!
 //! `locked FOLDER [SIZE] [yes|no]` makes a drive in the folder. The size is 2G if none is given.
-//! `yes` or `no` is the value of `sync=`. The drive is removed at the end.
+//! `yes` or `no` is the value of the drive's setting `sync=`; `no` if none is given. The drive is
+//! removed at the end.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,15 +64,23 @@ fn main() -> std::io::Result<()> {
         buffer = run(queue, op);
     };
     let filling = longest(&watch, || (0..lbas).for_each(|lba| write(&mut queue, lba)));
-    writeln!(out, "filling: {filling:?}")?;
+    writeln!(out, "longest wait during the filling: {filling:?}")?;
     let begin = Instant::now();
     let checkpoints =
         longest(&watch, || (0..lbas).for_each(|_| write(&mut queue, random.below(lbas))));
-    writeln!(out, "writes at random, with checkpoints: {checkpoints:?} of {:?}", begin.elapsed())?;
+    writeln!(
+        out,
+        "longest wait during random writes with checkpoints: {checkpoints:?} of {:?}",
+        begin.elapsed()
+    )?;
     let begin = Instant::now();
     let range = LbaRange { start: Lba(0), end: Lba(lbas) };
     let deallocating = longest(&watch, || drop(run(&mut queue, Op::Deallocate { range })));
-    writeln!(out, "deallocating all: {deallocating:?} of {:?}", begin.elapsed())?;
+    writeln!(
+        out,
+        "longest wait during the deallocation of all blocks: {deallocating:?} of {:?}",
+        begin.elapsed()
+    )?;
     drop((queue, watch, drive));
     std::fs::remove_file(file.with_extension("mapping"))?;
     std::fs::remove_file(file)

@@ -1,7 +1,7 @@
 //! Measures how many operations per second a queue in this process can do. The operations read and
 //! write 4 KiB at random blocks, on a drive whose NAND takes no time. For comparison, the same
-//! reads and writes go to a plain file: that is what they would cost if the drive itself cost
-//! nothing.
+//! reads and writes go to a plain file. A drive whose own work cost nothing would be as fast as the
+//! file.
 //!
 //! `queue [SPEC]` measures the drive that SPEC names, which should have `timing=none`. Without
 //! SPEC, it measures a drive of 1 GiB in a temporary file.
@@ -16,7 +16,7 @@ use slimio_ssd::{Clock, DriveOptions, EmulatedDrive};
 
 const DEPTH: u64 = 32;
 
-/// Number of operations of a measurement.
+/// Number of operations in a measurement.
 const OPS: u64 = 2_000_000;
 
 fn main() -> std::io::Result<()> {

@@ -23,8 +23,8 @@ fn open(file: &Path, size: &str) -> std::io::Result<EmulatedDrive> {
     EmulatedDrive::open(options).map_err(std::io::Error::other)
 }
 
-/// The child process: writes to the drive, says so, and then waits to be killed. The first round
-/// fills the drive before that.
+/// The child process: writes to the drive, prints a line, and then waits to be killed. In the first
+/// round, it fills the drive before these writes.
 fn write(file: &Path, size: &str, round: u64) -> std::io::Result<()> {
     let drive = open(file, size)?;
     let lbas = drive.lba_count();
@@ -42,7 +42,7 @@ fn write(file: &Path, size: &str, round: u64) -> std::io::Result<()> {
         (0..lbas).for_each(&mut write);
     }
     // The drive makes a checkpoint when an eighth of its blocks were written. The journal is
-    // longest just before that.
+    // longest just before a checkpoint.
     for _ in 0..lbas / 8 * (round + 1) - round * 100 - 100 {
         write(random.below(lbas));
     }
@@ -77,10 +77,14 @@ fn main() -> std::io::Result<()> {
         let begin = Instant::now();
         let drive = open(&file, size)?;
         let took = begin.elapsed();
-        writeln!(out, "opened after {took:?}: {} bytes written", drive.counters().host_bytes())?;
+        writeln!(
+            out,
+            "opening took {took:?} after {} written bytes",
+            drive.counters().host_bytes()
+        )?;
         let begin = Instant::now();
         drop(drive);
-        writeln!(out, "closed after {:?}", begin.elapsed())?;
+        writeln!(out, "closing took {:?}", begin.elapsed())?;
     }
     std::fs::remove_file(file.with_extension("mapping"))?;
     std::fs::remove_file(file)

@@ -39,13 +39,13 @@ fn main() -> std::io::Result<()> {
             let mut random = Random::new(1);
             let mut write = |drive: &mut Ftl, count: u64| {
                 for _ in 0..count {
-                    drive.write(random.below(lbas), 0).expect("it is within the drive");
+                    drive.write(random.below(lbas), 0).expect("the block is within the drive");
                 }
             };
             for lba in 0..lbas {
-                drive.write(lba, 0).expect("it is within the drive");
+                drive.write(lba, 0).expect("the block is within the drive");
             }
-            // Reach the steady state first.
+            // Before the measurement, the drive must reach its steady state.
             write(&mut drive, 2 * lbas);
             let before = drive.counters().clone();
             let start = cpu_seconds();
@@ -66,7 +66,7 @@ fn main() -> std::io::Result<()> {
     with_clocks(&mut out)
 }
 
-/// Measures the paper's drive of 180 GiB, which is full and has the paper's thresholds.
+/// Measures the drive of the SlimIO paper: it has 180 GiB, is full, and has the paper's thresholds.
 fn with_clocks(out: &mut impl Write) -> std::io::Result<()> {
     let mut drive = Clocked::new(Config::paper()).map_err(std::io::Error::other)?;
     let lbas = drive.ftl().config().lba_count;
@@ -74,17 +74,17 @@ fn with_clocks(out: &mut impl Write) -> std::io::Result<()> {
     let mut now = Duration::ZERO;
     let start = cpu_seconds();
     for lba in (0..lbas).step_by(64) {
-        now = drive.write(now, lba, 64, 0).expect("it is within the drive");
+        now = drive.write(now, lba, 64, 0).expect("the block is within the drive");
     }
     for _ in 0..WRITES {
-        now = drive.write(now, random.below(lbas), 1, 0).expect("it is within the drive");
+        now = drive.write(now, random.below(lbas), 1, 0).expect("the block is within the drive");
     }
     let seconds = cpu_seconds() - start;
     let counters = drive.ftl().counters();
     writeln!(
         out,
         "with clocks, 180 GiB: {:.0} writes/s, {:.0} pages/s to the media, WAF {:.4}; {:.0} s of the \
-         drive's time in {seconds:.1} s",
+         drive's time in {seconds:.1} s of CPU time",
         counters.host_pages() as f64 / seconds,
         (counters.media_bytes() / 4096) as f64 / seconds,
         counters.waf().unwrap_or(1.0),

@@ -50,11 +50,12 @@ impl Clocked {
         &mut self.ftl
     }
 
-    /// Writes `count` blocks from `lba` on. The host asks for it at `now`. Returns the time at
+    /// Writes `count` blocks from `lba` on. The host's request comes at `now`. Returns the time at
     /// which the last block is on the media.
     ///
     /// # Errors
-    /// As for [`Ftl::write`]. After an error, nothing has changed.
+    /// If a block is beyond the drive, or if there is no such handle. After an error, nothing has
+    /// changed.
     pub fn write(
         &mut self,
         now: Duration,
@@ -73,8 +74,8 @@ impl Clocked {
         Ok(work.end())
     }
 
-    /// Reads `count` blocks from `lba` on. The host asks for it at `now`. Returns the time at which
-    /// the last block has been read. Blocks that hold nothing take no time.
+    /// Reads `count` blocks from `lba` on. The host's request comes at `now`. Returns the time at
+    /// which the last block has been read. Blocks that hold nothing take no time.
     pub fn read(&mut self, now: Duration, lba: u64, count: u64) -> Duration {
         let mut work = self.dies.begin(now);
         for page in (lba..lba.saturating_add(count)).filter_map(|lba| self.ftl.page_of(lba)) {
@@ -86,7 +87,7 @@ impl Clocked {
     /// Deallocates blocks. This takes no time, because the mapping is in the drive's memory.
     ///
     /// # Errors
-    /// As for [`Ftl::deallocate`].
+    /// If some of the blocks are beyond the drive.
     pub fn deallocate(&mut self, lba: u64, count: u64) -> Result<(), FtlError> {
         self.ftl.deallocate(lba, count)
     }
@@ -94,7 +95,7 @@ impl Clocked {
     /// Moves a handle to a fresh unit at the time `now`.
     ///
     /// # Errors
-    /// As for [`Ftl::start_fresh_unit`].
+    /// If there is no such handle.
     pub fn start_fresh_unit(&mut self, now: Duration, handle: u16) -> Result<(), FtlError> {
         self.ftl.start_fresh_unit(handle, &mut self.dies.begin(now))
     }
@@ -234,18 +235,26 @@ mod tests {
         let mut config = Config { timing, ..Config::scaled(720 << 20) };
         config.thresholds = Thresholds::LAST_MOMENT;
         assert_eq!((config.geometry.die_count(), config.geometry.unit_pages()), (64, 1024));
-        Clocked::new(config).expect("it can work")
+        Clocked::new(config).expect("the drive can work")
     }
 
     #[test]
     fn dies_work_beside_each_other_and_each_alone() {
         let mut drive = drive(Timing::PAPER);
         assert_eq!(drive.write(micros(0), 0, 64, 0), Ok(micros(200)), "one page for each die");
-        assert_eq!(drive.write(micros(0), 64, 1, 0), Ok(micros(400)), "behind the first");
+        assert_eq!(
+            drive.write(micros(0), 64, 1, 0),
+            Ok(micros(400)),
+            "the write waits for the first page of its die"
+        );
         assert_eq!(drive.write(micros(0), 65, 63, 0), Ok(micros(400)));
-        assert_eq!(drive.read(micros(0), 1, 1), micros(440), "behind what its die does");
+        assert_eq!(drive.read(micros(0), 1, 1), micros(440), "the read waits for its die");
         assert_eq!(drive.read(micros(1000), 0, 64), micros(1040));
-        assert_eq!(drive.read(micros(1000), 5000, 64), micros(1000), "nothing is there");
+        assert_eq!(
+            drive.read(micros(1000), 5000, 64),
+            micros(1000),
+            "blocks that hold nothing take no time"
+        );
         assert_eq!(drive.idle_at(), micros(1040));
         assert_eq!(drive.busy(), 128 * micros(200) + 65 * micros(40));
     }
@@ -257,7 +266,11 @@ mod tests {
         let mut all = super::tests::drive(Timing::PAPER_EMULATOR);
         // Each channel has eight dies, so the last page is programmed after eight transfers.
         assert_eq!(all.write(micros(0), 0, 64, 0), Ok(micros(400)));
-        assert_eq!(all.read(micros(1000), 0, 1), micros(1065), "first read, then moved");
+        assert_eq!(
+            all.read(micros(1000), 0, 1),
+            micros(1065),
+            "the page is read, then transferred"
+        );
     }
 
     #[test]
@@ -269,16 +282,19 @@ mod tests {
         // Every second block is written twice, so victims are half valid.
         for step in (1..=2).cycle().take(8) {
             for lba in (0..lbas).step_by(step) {
-                let end = drive.write(now, lba, 1, 0).expect("it is within the drive");
+                let end = drive.write(now, lba, 1, 0).expect("the blocks are within the drive");
                 slowest = slowest.max(end.saturating_sub(now));
                 now = end;
             }
         }
-        assert!(drive.ftl().counters().copied_bytes() > 0, "it has collected");
+        assert!(drive.ftl().counters().copied_bytes() > 0, "the collector has copied pages");
         // A die has 16 pages of each unit. A write may wait while its die copies some of these
         // pages and erases their block. It never waits for two units.
-        assert!(slowest > Timing::PAPER.erase, "{slowest:?}");
-        assert!(slowest < 2 * Timing::PAPER.erase + 40 * micros(240), "{slowest:?}");
+        assert!(slowest > Timing::PAPER.erase, "the slowest write took {slowest:?}");
+        assert!(
+            slowest < 2 * Timing::PAPER.erase + 40 * micros(240),
+            "the slowest write took {slowest:?}"
+        );
     }
 
     #[test]
@@ -289,7 +305,9 @@ mod tests {
             let mut now = micros(0);
             for round in 0..3 * lbas / 8 {
                 let lba = round * 8 * 7919 % (lbas - 8);
-                now = drive.write(now, lba, 8, (round % 8) as u16).expect("it is within the drive");
+                now = drive
+                    .write(now, lba, 8, (round % 8) as u16)
+                    .expect("the blocks are within the drive");
             }
             (now, drive.idle_at(), drive.ftl().counters().clone())
         };
@@ -298,12 +316,12 @@ mod tests {
 
     /// A log and a snapshot are written at the same time, and the collector copies nothing. The log
     /// must then be as fast with a separate handle as it is when it shares the snapshot's handle,
-    /// because its writes meet the same number of busy dies in both cases.
+    /// because the log's writes meet the same number of busy dies in both cases.
     #[test]
     fn handles_of_their_own_cost_no_time_by_themselves() {
         const TURNS: u32 = 20_000;
         let mean = |of_log, of_snapshot| {
-            let mut drive = Clocked::new(Config::scaled(720 << 20)).expect("it can work");
+            let mut drive = Clocked::new(Config::scaled(720 << 20)).expect("the drive can work");
             let area = drive.ftl().config().lba_count / 8;
             // Writes the next blocks of an area. After the last block of the area comes the first
             // one again.
@@ -314,7 +332,7 @@ mod tests {
                 *at += count;
                 drive
                     .write(now, first + *at - count, count, handle)
-                    .expect("it is within the drive")
+                    .expect("the blocks are within the drive")
             };
             let (mut log, mut snapshot) = (0, 0);
             let (mut now, mut snapshot_due) = (micros(0), micros(0));
@@ -333,7 +351,10 @@ mod tests {
             waited / TURNS
         };
         let (apart, together) = (mean(1, 3), mean(0, 0));
-        assert!(apart.abs_diff(together) < together / 50, "{apart:?} apart, {together:?} together");
+        assert!(
+            apart.abs_diff(together) < together / 50,
+            "a write takes {apart:?} with its own handle, {together:?} with a shared handle"
+        );
     }
 
     #[test]

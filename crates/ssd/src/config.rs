@@ -129,7 +129,7 @@ impl Timing {
         transfer: Duration::ZERO,
     };
 
-    /// No operation takes time. This is enough for a drive that only has to count.
+    /// No operation takes time. This is enough if only the drive's counters matter.
     pub const NONE: Self = Self {
         read: Duration::ZERO,
         program: Duration::ZERO,
@@ -337,7 +337,7 @@ impl Config {
     /// Checks that a drive can work with this configuration.
     ///
     /// # Errors
-    /// The reason why it can't.
+    /// If a drive can't work with this configuration. The error is the reason.
     pub fn check(&self) -> Result<(), ConfigError> {
         let Geometry { channels, dies_per_channel, blocks_per_die, pages_per_block, .. } =
             self.geometry;
@@ -400,20 +400,20 @@ mod tests {
 
     fn refused(change: impl FnOnce(&mut Config)) -> String {
         let mut config = Config::scaled(64 << 20);
-        config.check().expect("it can work until something is changed");
+        config.check().expect("the unchanged configuration can work");
         change(&mut config);
-        config.check().expect_err("it can't work").to_string()
+        config.check().expect_err("the changed configuration can't work").to_string()
     }
 
     #[test]
     fn what_is_offered_can_work() {
-        Config::paper().check().expect("the paper's drive");
+        Config::paper().check().expect("the paper's drive can work");
         for shift in 20..44 {
             let config = Config::scaled(1 << shift);
-            assert_eq!(config.check(), Ok(()), "2^{shift}");
+            assert_eq!(config.check(), Ok(()), "a drive of 2^{shift} bytes");
         }
         for victims in [Victims::Greedy, Victims::Fifo, Victims::CostBenefit] {
-            Config::model(900, 1000, 128, victims).check().expect("the models' drive");
+            Config::model(900, 1000, 128, victims).check().expect("the models' drive can work");
         }
     }
 

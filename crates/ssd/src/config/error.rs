@@ -9,7 +9,7 @@ use super::{Config, GROUPS_MAX, HANDLES_MAX};
 pub enum ConfigError {
     /// A count that must be at least 1 is 0.
     Nothing {
-        /// What the drive has none of.
+        /// The things that the drive has none of.
         what: &'static str,
     },
     /// There are more pages than can be numbered.
@@ -55,13 +55,13 @@ pub enum ConfigError {
     },
     /// No unit is kept free, so the collector has no unit to copy into.
     NothingKeptFree,
-    /// There is too little NAND beyond what is exported.
+    /// There is too little NAND beyond the exported part.
     NoSpare {
         /// Number of units of the drive.
         units: u32,
         /// How many of these units are not exported.
         spare: u32,
-        /// How many units must not be exported.
+        /// At least this many units must not be exported.
         needed: u32,
         /// The drive's configuration.
         config: Box<Config>,
@@ -71,18 +71,21 @@ pub enum ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing { what } => write!(f, "a drive with no {what}"),
+            Self::Nothing { what } => write!(f, "the drive has no {what}"),
             Self::TooLarge => {
-                write!(f, "a drive of 16 TiB of NAND or more: its pages can't be numbered")
+                write!(f, "the drive has 16 TiB of NAND or more, so its pages can't be numbered")
             }
             Self::UnevenUnits { dies, unit_dies } => {
-                write!(f, "{dies} dies can't be shared out among reclaim units of {unit_dies} each")
+                write!(
+                    f,
+                    "{dies} dies can't be shared out among reclaim units of {unit_dies} dies each"
+                )
             }
             Self::NotWholeUnits { lba_count, unit_pages } => {
                 let below = lba_count / unit_pages;
                 write!(
                     f,
-                    "{lba_count} blocks are not whole reclaim units of {unit_pages}: export {} or {}",
+                    "{lba_count} blocks are not whole reclaim units of {unit_pages} blocks: export {} or {}",
                     below * unit_pages,
                     (below + 1) * unit_pages
                 )
@@ -91,24 +94,28 @@ impl fmt::Display for ConfigError {
                 write!(f, "a drive has 1 to {HANDLES_MAX} handles, not {handles}")
             }
             Self::MoreHandlesThanUnits { handles, units } => {
-                write!(f, "{handles} handles need a reclaim unit each, but there are {units}")
+                write!(f, "{handles} handles need a reclaim unit each, but there are {units} units")
             }
             Self::Groups { groups, units } => write!(
                 f,
-                "{units} reclaim units can't be shared out among {groups} reclaim groups, of 1 to \
-                 {GROUPS_MAX}, so that each has enough for the handles and its collector"
+                "{units} reclaim units can't be shared out among {groups} reclaim groups: a drive \
+                 has 1 to {GROUPS_MAX} groups, and each group needs enough units for the handles and \
+                 its collector"
             ),
             Self::SharedFrontier { handles } => write!(
                 f,
-                "the collector can share a frontier with only one handle, but there are {handles}"
+                "the collector can share a frontier with only one handle, but there are {handles} handles"
             ),
             Self::NothingKeptFree => {
-                write!(f, "the foreground threshold is 0: the collector needs 1 free unit at least")
+                write!(
+                    f,
+                    "the foreground threshold is 0, but the collector needs at least 1 free unit"
+                )
             }
             Self::NoSpare { units, spare, needed, config } => write!(
                 f,
-                "no spare: {spare} of {units} reclaim units are not exported, and {} handles with {} \
-                 units kept free need {needed}: export less, or have fewer handles, or smaller units",
+                "no spare: {spare} of {units} reclaim units are not exported, but {} handles and {} \
+                 units that are kept free need {needed}: export less, or use fewer handles or smaller units",
                 config.handles, config.thresholds.foreground_units
             ),
         }

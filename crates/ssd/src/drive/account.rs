@@ -1,5 +1,5 @@
-//! What an emulated drive reports about its data placement. It is what an NVMe drive with FDP
-//! reports.
+//! The report of an emulated drive about its data placement. An NVMe drive with FDP reports the
+//! same.
 
 use slimio_device::{
     DeviceError, FdpAccount, FdpEvent, FdpStatistics, PlacementHandle, PlacementId,

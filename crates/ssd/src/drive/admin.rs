@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Stores requests in the journal, and sets the time for the events that they cause. The caller
-    /// applies the requests afterwards. They must be requests that can't fail.
+    /// applies the requests afterwards. Applying them must not be able to fail.
     fn journal_all(
         &mut self,
         now: Duration,

@@ -57,10 +57,18 @@ mod tests {
         let mut cache = Cache::new(8);
         assert_eq!(cache.take(4, micros(0), micros(200)), micros(0));
         assert_eq!(cache.take(4, micros(0), micros(400)), micros(0));
-        assert_eq!(cache.take(1, micros(1), micros(600)), micros(200), "the first must leave");
-        assert_eq!(cache.take(3, micros(2), micros(700)), micros(2), "it has made room for four");
-        assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "it never fits");
+        assert_eq!(
+            cache.take(1, micros(1), micros(600)),
+            micros(200),
+            "the first blocks must leave before"
+        );
+        assert_eq!(
+            cache.take(3, micros(2), micros(700)),
+            micros(2),
+            "the first blocks have left room"
+        );
+        assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "nine blocks never fit");
         assert_eq!(cache.empty_at(), micros(900));
-        assert_eq!(cache.take(8, micros(1000), micros(1200)), micros(1000), "all have left");
+        assert_eq!(cache.take(8, micros(1000), micros(1200)), micros(1000), "all blocks have left");
     }
 }

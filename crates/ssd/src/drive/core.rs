@@ -1,4 +1,5 @@
-//! What all paths of a drive share: its mapping and clocks, its cache, and what a power cut undoes.
+//! The state that all paths of a drive share: the mapping, clocks, cache, and changes that a power
+//! cut undoes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,7 +29,7 @@ const TRANSFER_LBAS_MAX: u32 = 2048;
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) drive: Clocked,
-    /// The drive's own time. It is used with [`Clock::Virtual`].
+    /// The drive's own time, for [`Clock::Virtual`].
     pub(super) now: Duration,
     clock: Clock,
     /// The Unix time when the drive was opened.
@@ -54,10 +55,10 @@ pub(super) struct Core {
     cuts: Arc<AtomicU64>,
 }
 
-/// What a path or queue remembers of the time when it was opened.
+/// The values that a path or queue keeps from the time when it was opened.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// How often the power had been cut by then.
+    /// How often the power had been cut by that time.
     cuts: u64,
     pub(super) canceller: Canceller,
 }
@@ -111,7 +112,7 @@ impl Core {
         journal: Option<Journal>,
         options: &DriveOptions,
     ) -> Self {
-        // A drive without a state file is new.
+        // A drive without a state file is new, so its blocks have no old bytes.
         let lba_count = journal.as_ref().map_or(0, |_| options.config.lba_count);
         Self {
             drive,
@@ -161,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Begins an operation at the time `now`. `opened` is what its path remembers. The caller then
-    /// [moves](StartedOp::transfer) the bytes of the operation.
+    /// Begins an operation at the time `now`. `opened` has the values that its path keeps. The
+    /// caller then [moves](StartedOp::transfer) the bytes of the operation.
     pub(super) fn begin(
         &mut self,
         op: Op,
@@ -270,7 +271,7 @@ impl Core {
         }
         self.take_from_memory(range)?;
         self.make_ready(1)?;
-        // If the bytes never arrive, the blocks must not have those of before.
+        // If the write's bytes never arrive, the blocks must not have old bytes.
         if !is_planted("reused-keep-bytes") {
             self.give_back_within(&(lba..lba + lbas))?;
         }
@@ -339,13 +340,13 @@ impl Core {
             match held {
                 Some((bytes, handle)) => {
                     let written = self.data.write(lba, &bytes);
-                    written.expect("it has been written there before");
+                    written.expect("the block was written before");
                     self.drive.ftl_mut().bring_back(lba, handle);
                 }
                 None => self.forget(LbaRange { start: Lba(lba), end: Lba(lba + 1) }),
             }
         }
-        self.give_back_all().expect("it could be deallocated before");
+        self.give_back_all().expect("the space can be given back");
         self.deallocating.clear();
         if let Some(journal) = &mut self.journal {
             journal.forget_reserved();
@@ -373,8 +374,8 @@ impl Drop for Core {
 
 impl Shared {
     /// Begins an operation and moves its bytes. It begins at `now`, or at the drive's own time if
-    /// `now` is `None`. `opened` is what its path remembers. If the operation has to be durable in
-    /// the file system, [`InFlight::settle`](super::queue::InFlight::settle) does that later.
+    /// `now` is `None`. `opened` has the values that its path keeps. If the operation's effect has
+    /// to be durable, [`InFlight::settle`](super::queue::InFlight::settle) makes it durable later.
     pub(super) fn begin(
         &self,
         op: Op,
@@ -386,7 +387,8 @@ impl Shared {
         let mut core = self.lock();
         if core.is_sync && core.is_checkpoint_due() && !matches!(op, Op::Read { .. }) {
             // The checkpoint will sync under the lock. This sync without the lock comes first, so
-            // that the other one has less to write. If this sync fails, the checkpoint fails, too.
+            // that the checkpoint's sync has less to write. If this sync fails, the checkpoint
+            // fails, too.
             drop(core);
             drop(self.durability.sync());
             core = self.lock();

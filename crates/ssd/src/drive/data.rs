@@ -34,14 +34,14 @@ impl fmt::Display for Data {
         match self {
             Self::File { named: Some((path, _)), .. } => write!(f, "{}", path.display()),
             Self::File { named: None, .. } => f.write_str("a temporary file"),
-            Self::Dropped => f.write_str("no file: it is dropped"),
+            Self::Dropped => f.write_str("no file: the data is dropped"),
         }
     }
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks. Also returns whether they are new. New
-    /// bytes have no [room](Self::make_room) yet.
+    /// Opens the bytes of a drive of `lba_count` blocks. Also returns whether the bytes are new.
+    /// New bytes have no [room](Self::make_room) yet.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {
@@ -54,7 +54,7 @@ impl Data {
                 let file = ImageFile::open(path)?;
                 let length = file.size()?;
                 if ![0, size].contains(&length) {
-                    let why = format!("it has {length} bytes, the drive has {size}");
+                    let why = format!("it has {length} bytes, but the drive has {size} bytes");
                     return Err(OpenError::Unsuitable { path: path.clone(), why });
                 }
                 let beside =
@@ -86,7 +86,7 @@ impl Data {
         match self {
             Self::File { file, .. } => file.map(offset, size),
             Self::Dropped => {
-                let why = "its data is dropped".into();
+                let why = "the drive drops its data".into();
                 Err(OpenError::Unsuitable { path: "emulated".into(), why })
             }
         }
@@ -118,8 +118,8 @@ impl Data {
     }
 
     /// Removes the id, because these bytes get another state file now. If the drive `is_sync`, the
-    /// removal is durable when this returns. So a failure of the machine can't leave the old id and
-    /// the new state file.
+    /// removal is durable when this returns. So a failure of the machine can't leave the old id
+    /// together with the new state file.
     pub(super) fn remove_id(&self, is_sync: bool) -> Result<(), OpenError> {
         let Self::File { file, named: Some((path, _)) } = self else { return Ok(()) };
         if self.id().is_none() {
@@ -204,19 +204,20 @@ mod tests {
     fn an_id_is_that_of_the_open_file_whatever_has_its_name_now() {
         let folder = tempfile::tempdir().expect("a directory for the test");
         let (path, moved) = (folder.path().join("drive"), folder.path().join("moved"));
-        let (data, _) = Data::open(&DataPlace::File(path.clone()), 8).expect("it can be made");
-        std::fs::rename(&path, &moved).expect("it can be renamed");
-        std::fs::write(&path, b"another").expect("it can be made");
+        let (data, _) =
+            Data::open(&DataPlace::File(path.clone()), 8).expect("the data file can be made");
+        std::fs::rename(&path, &moved).expect("the data file can be renamed");
+        std::fs::write(&path, b"another").expect("another file can be made");
         data.set_id(7);
         let id_of = |path| rustix::fs::getxattr(path, ID_ATTRIBUTE, &mut [0; 8]).ok();
         assert_eq!(id_of(&path), None);
         if id_of(&moved).is_none() {
-            eprintln!("SKIPPED: no id was noted: there are no attributes in {folder:?}");
+            eprintln!("SKIPPED: no id was noted: no extended attributes in {folder:?}");
             return;
         }
         assert_eq!((data.id(), id_of(&moved)), (Some(7), Some(8)));
-        data.remove_id(true).expect("it is there");
+        data.remove_id(true).expect("the id is there");
         assert_eq!((data.id(), id_of(&moved)), (None, None));
-        data.remove_id(true).expect("there is none");
+        data.remove_id(true).expect("a missing id is no error");
     }
 }

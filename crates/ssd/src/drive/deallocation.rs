@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A write maps its blocks before their bytes are in the file. If the process is killed in between,
-//! such a block is mapped, but has the bytes that were in the file before. So the file must have no
-//! old bytes for a block that holds nothing, when a write maps the block. Such a block can have old
-//! bytes for three reasons: its space was not given back yet; it could not be given back; or a
-//! write that began before the deallocation stored its bytes afterwards. This process knows these
-//! blocks. The next process finds the last deallocations in the journal, and finishes them. It
-//! looks at every other part of the drive once, before it maps a block there. So a checkpoint need
-//! not wait until space was given back.
+//! such a block is mapped, but has the bytes that were in the file before. So when a write maps a
+//! block that held nothing, the file must have no old bytes for that block. Such a block can have
+//! old bytes for three reasons: its space was not given back yet; it could not be given back; or a
+//! write that began before the deallocation stored its bytes afterwards. This process remembers
+//! these blocks. The next process finds the last deallocations in the journal, and finishes them.
+//! It looks at every other part of the drive once, before it maps a block there. So a checkpoint
+//! need not wait until space was given back.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ impl Core {
     pub(super) fn forget(&mut self, range: LbaRange) {
         let (start, end) = (range.start.0, range.end.0);
         let freed = self.drive.deallocate(start, end - start);
-        freed.expect("it was within the drive when it was asked for");
+        freed.expect("the range was within the drive when the request began");
         self.freeing.add(start..end);
         self.deallocations.fetch_add(1, Ordering::SeqCst);
     }
@@ -110,7 +110,8 @@ impl Core {
     pub(super) fn make_ready(&mut self, count: u64) -> Result<(), DeviceError> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         if journal.is_short(count) {
-            // Cancelled deallocations may have a long time until they are due.
+            // It may be long until cancelled deallocations are due, so they give their reserved
+            // entries back now.
             let before = self.deallocating.len();
             self.deallocating.retain(|pending| !pending.canceller.is_cancelled());
             for _ in self.deallocating.len()..before {
@@ -126,7 +127,8 @@ impl Core {
     }
 
     /// Gives back the space of all blocks in the range that hold nothing, but may have bytes. If
-    /// this fails for some blocks, it is still done for the others, and can be tried again.
+    /// this fails for some blocks, the space of the others is still given back, and the caller can
+    /// try again.
     pub(super) fn give_back_within(&mut self, blocks: &Range<u64>) -> Result<(), DeviceError> {
         while let Some(part) = self.freeing.take_unseen(blocks) {
             if is_planted("opened-unseen") {
@@ -146,7 +148,7 @@ impl Core {
         given
     }
 
-    /// Gives back the space of everything that was deallocated.
+    /// Gives back the space of all deallocated blocks.
     pub(super) fn give_back_all(&mut self) -> Result<(), DeviceError> {
         let (mut given, mut at) = (Ok(()), 0);
         while let Some(found) = self.freeing.first_in(&(at..u64::MAX)) {
@@ -197,8 +199,8 @@ impl Core {
 
 impl Shared {
     /// Gives back the space of all deallocated blocks in the range, piece by piece. Other threads
-    /// can take the lock between two pieces. If this fails for a piece, the others are still given
-    /// back. Only the caller is told.
+    /// can take the lock between two pieces. If this fails for a piece, the other pieces are still
+    /// given back. Only the caller gets the error.
     pub(super) fn give_back<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -218,9 +220,9 @@ impl Shared {
     }
 
     /// Is called when an operation has moved its bytes. Meanwhile, another path may have
-    /// deallocated some of the operation's blocks. These blocks hold nothing, no matter which of
-    /// the two came first. So the bytes of a write are removed there, and a read returns bytes of
-    /// the value `nothing`.
+    /// deallocated some of the operation's blocks. These blocks hold nothing, no matter whether the
+    /// operation or the deallocation came first. So this removes the bytes that a write put there,
+    /// and a read returns bytes of the value `nothing` for them.
     pub(super) fn settle(&self, begun: &mut StartedOp, nothing: u8) {
         let is_same = self.deallocations.load(Ordering::SeqCst) == begun.deallocations;
         if is_same || is_planted("late-bytes-stay") {

@@ -36,7 +36,7 @@ impl Latch {
     /// Makes something durable by calling `sync`.
     ///
     /// # Errors
-    /// The failure that closed the latch: that of this call, or an earlier one.
+    /// If the latch is closed, or if `sync` fails. The error is the failure that closed the latch.
     pub(super) fn sync(
         &self,
         sync: impl FnOnce() -> Result<(), DeviceError>,
@@ -118,8 +118,8 @@ impl Durability {
                 state.sync()
             })
         })?;
-        // The sync that served this call may have been another thread's, and something may have
-        // failed after it.
+        // Another thread's sync may have served this call, and something may have failed after that
+        // sync.
         latch.failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 }
@@ -149,25 +149,25 @@ mod tests {
                 *count += 1;
                 Ok(())
             });
-            done.expect("it ends well");
+            done.expect("the sync ends well");
         };
         let mut count = 0;
         let (one, other) = (syncs.now(), syncs.now());
         run(one, &mut count);
         run(other, &mut count);
-        assert_eq!(count, 1, "the other had asked before the sync began");
+        assert_eq!(count, 1, "both callers asked before the sync began");
         let mut late = None;
         let done: Result<(), ()> = syncs.run(syncs.now(), || {
             late = Some(syncs.now());
             Ok(())
         });
-        done.expect("it ends well");
-        run(late.expect("it was run"), &mut count);
-        assert_eq!(count, 2, "what is written while a sync is under way needs another");
+        done.expect("the sync ends well");
+        run(late.expect("the sync was run"), &mut count);
+        assert_eq!(count, 2, "whoever asks during a sync needs another sync");
         let since = syncs.now();
-        syncs.run(syncs.now(), || Err(())).expect_err("it fails");
+        syncs.run(syncs.now(), || Err(())).expect_err("the sync fails");
         run(since, &mut count);
-        assert_eq!(count, 3, "one that has failed serves nobody");
+        assert_eq!(count, 3, "a failed sync serves nobody");
     }
 
     /// A disk may take a tenth of a second for a sync, and a host may have hundreds of flushes in
@@ -178,7 +178,7 @@ mod tests {
         let data = DataPlace::File(folder.path().join("drive"));
         let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
         let options = DriveOptions { data, is_sync: true, ..options };
-        let drive = EmulatedDrive::open(options).expect("it can be made");
+        let drive = EmulatedDrive::open(options).expect("the drive can be made");
         let mut queue = drive.open_queue();
         let syncs = || drive.core.durability.syncs.now().0;
         for number in 0..10 {
@@ -191,14 +191,14 @@ mod tests {
         assert_eq!((syncs(), queue.in_flight()), (0, 20));
         let mut completions = Vec::new();
         while queue.in_flight() > 0 {
-            assert!(queue.next_due().is_some(), "it says that it has to be polled");
+            assert!(queue.next_due().is_some(), "the queue says when it has to be polled");
             queue.poll(&mut completions);
         }
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
         assert_eq!((syncs(), completions.len()), (1, 20));
     }
 
-    /// A pending deallocation takes effect only when it can be stored.
+    /// A pending deallocation takes effect only if the journal can store it.
     #[test]
     fn a_pending_deallocation_fails_if_the_journal_fails_before_it_takes_effect() {
         let folder = tempfile::tempdir().expect("a directory for the test");
@@ -206,11 +206,11 @@ mod tests {
         let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
         let deallocate_latency = Duration::from_millis(5);
         let drive = EmulatedDrive::open(DriveOptions { data, deallocate_latency, ..options });
-        let drive = drive.expect("it can be made");
+        let drive = drive.expect("the drive can be made");
         let mut queue = drive.open_queue();
         let range = LbaRange { start: Lba(0), end: Lba(1) };
         queue.begin(Token(0), Op::Deallocate { range }, Instant::now());
-        let latch = drive.core.lock().journal.as_ref().expect("it has a file").latch();
+        let latch = drive.core.lock().journal.as_ref().expect("the drive has a journal").latch();
         let failure = latch.close(DeviceError::Io { errno: 5 });
         let mut found = Vec::new();
         while found.is_empty() {
@@ -225,7 +225,7 @@ mod tests {
         let data = DataPlace::File(folder.path().join("drive"));
         let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Real);
         let options = DriveOptions { data, is_sync: true, ..options };
-        let drive = EmulatedDrive::open(options).expect("it can be made");
+        let drive = EmulatedDrive::open(options).expect("the drive can be made");
         let mut queue = drive.open_queue();
         let syncs = || drive.core.durability.syncs.now().0;
         queue.begin(Token(0), Op::Flush, Instant::now());
@@ -238,20 +238,20 @@ mod tests {
                 queue.poll(&mut found);
                 tokens.extend(found.drain(..).map(|completion| completion.token));
             }
-            assert_eq!(syncs(), number - 1, "it waits for the second call, and no longer");
+            assert_eq!(syncs(), number - 1, "the sync waits for the second round, and no longer");
         }
         assert_eq!(tokens.len(), 3);
     }
 
-    /// Bytes did not reach the disk. The kernel reports that only to the checkpoint, and not to the
-    /// flush that follows.
+    /// Bytes did not reach the disk. The kernel reports this failure only to the checkpoint, and
+    /// not to the flush that follows.
     #[test]
     fn a_flush_fails_after_a_checkpoint_could_not_be_made_durable() {
         let folder = tempfile::tempdir().expect("a directory for the test");
         let data = DataPlace::File(folder.path().join("drive"));
         let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
         let options = DriveOptions { data, is_sync: true, ..options };
-        let mut drive = EmulatedDrive::open(options).expect("it can be made");
+        let mut drive = EmulatedDrive::open(options).expect("the drive can be made");
         let write = |durable| {
             let (buffer, placement) = (Buffer::zeroed(1), PlacementId(0));
             Op::Write { lba: Lba(0), buffer, placement, durable }
@@ -260,10 +260,11 @@ mod tests {
         assert_eq!(run(&mut drive, Op::Flush), Ok(()));
         let failed = {
             let mut core = drive.core.lock();
-            let journal = core.journal.as_mut().expect("it has a file");
-            // A file that can't be made durable.
-            journal.sync_another(ImageFile::open("/dev/full".as_ref()).expect("it is there"));
-            core.set_mapped(5..6).expect_err("that makes a checkpoint")
+            let journal = core.journal.as_mut().expect("the drive has a journal");
+            // A sync of this file fails.
+            journal
+                .sync_another(ImageFile::open("/dev/full".as_ref()).expect("`/dev/full` is there"));
+            core.set_mapped(5..6).expect_err("the checkpoint can't be made durable")
         };
         assert_eq!(run(&mut drive, Op::Flush), Err(failed.clone()));
         assert_eq!(run(&mut drive, write(true)), Err(failed));

@@ -12,12 +12,13 @@ const LOOK_LBAS: u64 = 128;
 pub(super) struct Freeing {
     /// Ranges that do not touch: the end of each, by its start.
     ranges: BTreeMap<u64, u64>,
-    /// For each part of the drive, whether it was not looked at since the drive was opened.
+    /// For each part of the drive, whether nobody has looked at the part since the drive was
+    /// opened.
     unseen: Vec<bool>,
 }
 
 impl Freeing {
-    /// For a drive of `lba_count` blocks that was just opened.
+    /// The state for a drive of `lba_count` blocks that was just opened.
     pub(super) fn of_opened(lba_count: u64) -> Self {
         let parts = lba_count.div_ceil(LOOK_LBAS) as usize;
         Self { ranges: BTreeMap::new(), unseen: vec![true; parts] }

@@ -1,4 +1,4 @@
-//! Deallocations, kills, and writes that come late.
+//! Tests deallocations together with kills, and with writes whose bytes arrive late.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ fn bytes_that_arrive_after_a_deallocation_do_not_stay() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let data = DataPlace::File(folder.path().join("drive"));
     let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
-    let drive = EmulatedDrive::open(DriveOptions { data, ..options }).expect("it can be made");
+    let drive =
+        EmulatedDrive::open(DriveOptions { data, ..options }).expect("the drive can be made");
     let (shared, mut scratch) = (drive.core.clone(), Scratch::default());
     let mut buffer = Buffer::zeroed(4);
     buffer.fill(7);
@@ -38,7 +39,7 @@ fn bytes_that_arrive_after_a_deallocation_do_not_stay() {
     shared.settle(&mut begun, 0);
     assert_eq!(begun.result, Ok(()));
     let mut found = vec![0; 5 * LBA_SIZE];
-    drive.data.read(1, &mut found).expect("it can be read");
+    drive.data.read(1, &mut found).expect("the data file can be read");
     let bytes: Vec<u8> = found.chunks(LBA_SIZE).map(|block| block[0]).collect();
     assert_eq!(bytes, [7, 0, 0, 7, 0]);
 }
@@ -50,7 +51,8 @@ fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let data = DataPlace::File(folder.path().join("drive"));
     let options = DriveOptions::new(Config::scaled(12 << 20), Clock::Virtual);
-    let drive = EmulatedDrive::open(DriveOptions { data, ..options }).expect("it can be made");
+    let drive =
+        EmulatedDrive::open(DriveOptions { data, ..options }).expect("the drive can be made");
     let (shared, mut scratch) = (drive.core.clone(), Scratch::default());
     drive.data.write(1, &[7; 2 * LBA_SIZE]).expect("there is room");
     let mut core = shared.lock();
@@ -60,16 +62,17 @@ fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
     core.begin(write, Duration::from_secs(1), &Opened::default(), &mut scratch);
     assert_eq!(shared.give_back(core, 0..3), Ok(()));
     let mut found = [1; 2 * LBA_SIZE];
-    drive.data.read(1, &mut found).expect("it can be read");
+    drive.data.read(1, &mut found).expect("the data file can be read");
     assert_eq!(found, [0; 2 * LBA_SIZE]);
 }
 
-/// Opens the drive in a file, as the next process finds it if this one is killed now.
+/// Opens a copy of the drive in a file. The copy is the drive that the next process finds if this
+/// process is killed now.
 fn killed(file: &Path, name: &str) -> EmulatedDrive {
     let copy = file.with_file_name(name);
     for extension in ["", "mapping"] {
         std::fs::copy(file.with_extension(extension), copy.with_extension(extension))
-            .expect("it can be copied");
+            .expect("the file can be copied");
     }
     open(&copy)
 }
@@ -77,7 +80,7 @@ fn killed(file: &Path, name: &str) -> EmulatedDrive {
 fn open(file: &Path) -> EmulatedDrive {
     let options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
     let data = DataPlace::File(file.to_path_buf());
-    EmulatedDrive::open(DriveOptions { data, ..options }).expect("it can be made")
+    EmulatedDrive::open(DriveOptions { data, ..options }).expect("the drive can be made")
 }
 
 /// Begins a write of zeros to a block. The bytes never arrive.
@@ -91,12 +94,12 @@ fn begin_write(core: &mut Core, lba: u64) {
 
 fn byte_at(drive: &EmulatedDrive, lba: u64) -> u8 {
     let mut found = [0; LBA_SIZE];
-    drive.data.read(lba, &mut found).expect("it can be read");
+    drive.data.read(lba, &mut found).expect("the data file can be read");
     found[0]
 }
 
 /// After a checkpoint, the next process does not find the deallocation in the journal any more. It
-/// finds the bytes in the file.
+/// finds the block's bytes in the file instead.
 #[test]
 fn what_a_checkpoint_has_as_deallocated_has_no_bytes_in_the_next_process() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -108,7 +111,7 @@ fn what_a_checkpoint_has_as_deallocated_has_no_bytes_in_the_next_process() {
         drive.data.write(lba, &[7; LBA_SIZE]).expect("there is room");
     }
     core.forget(range(0, lbas));
-    core.set_mapped(0..1).expect("that makes a checkpoint");
+    core.set_mapped(0..1).expect("the change makes a checkpoint");
     let again = killed(&file, "killed");
     let mut core = again.core.lock();
     for lba in [1, 700, lbas - 1] {
@@ -117,8 +120,9 @@ fn what_a_checkpoint_has_as_deallocated_has_no_bytes_in_the_next_process() {
     assert_eq!([0, 1, 700, lbas - 1].map(|lba| byte_at(&again, lba)), [7, 0, 0, 0]);
 }
 
-/// One path writes a block and another deallocates it, and makes a checkpoint. Then the bytes
-/// arrive, and the process is killed. The next one is killed in a write to the same block.
+/// One path begins to write a block. Another path deallocates the block and makes a checkpoint.
+/// Then the bytes of the write arrive, and the process is killed. The next process is killed in a
+/// write to the same block.
 #[test]
 fn bytes_that_arrive_after_a_checkpoint_do_not_come_back_after_two_kills() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -129,7 +133,7 @@ fn bytes_that_arrive_after_a_checkpoint_do_not_come_back_after_two_kills() {
     core.forget(range(9, 10));
     drop(core);
     assert_eq!(shared.give_back(shared.lock(), 9..10), Ok(()));
-    shared.lock().set_mapped(0..1).expect("that makes a checkpoint");
+    shared.lock().set_mapped(0..1).expect("the change makes a checkpoint");
     drive.data.write(9, &[7; LBA_SIZE]).expect("there is room");
     let second = killed(&file, "second");
     begin_write(&mut second.core.lock(), 9);
@@ -163,18 +167,19 @@ fn what_is_mapped_into_memory_has_no_bytes_of_what_was_deallocated() {
     let mut drive = open(&folder.path().join("drive"));
     drive.data.write(3, &[7; LBA_SIZE]).expect("there is room");
     drive.core.lock().forget(range(2, 5));
-    let mut mapped = drive.map(2 * LBA_SIZE as u64, 2 * LBA_SIZE).expect("it can be mapped");
+    let mut mapped = drive.map(2 * LBA_SIZE as u64, 2 * LBA_SIZE).expect("the range can be mapped");
     let bytes = mapped.buffers(2 * LBA_SIZE);
     assert!(bytes[0].iter().all(|byte| *byte == 0));
 }
 
-/// A program stores to memory and ends. Another writes to a block of it, which makes all of it the
-/// drive's, and is killed in a write to another block of it.
+/// A program maps blocks into memory, stores bytes in them and ends. Another program writes to one
+/// of these blocks, so all of them belong to the drive again. That program is killed in a write to
+/// another of these blocks.
 #[test]
 fn what_was_stored_in_memory_is_no_block_of_the_drives() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let mut drive = open(&folder.path().join("drive"));
-    let mut mapped = drive.map(0, 4 * LBA_SIZE).expect("it can be mapped");
+    let mut mapped = drive.map(0, 4 * LBA_SIZE).expect("the range can be mapped");
     mapped.buffers(4 * LBA_SIZE)[0].fill(7);
     drop(mapped);
     let mut core = drive.core.lock();
@@ -212,14 +217,16 @@ fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits
     assert!(!is_mapped(&core, 1));
 }
 
-/// The disk takes neither holes nor zeros in one block, for the thread that runs this.
+/// For the thread that calls this, the disk neither makes a hole in the block nor takes a write to
+/// it.
 fn refuse_block(lba: u64) {
     let offset = lba * LBA_SIZE as u64;
     let calls = [(libc::SYS_fallocate, Some((2, offset))), (libc::SYS_pwrite64, Some((3, offset)))];
     refuse(&calls, libc::EIO);
 }
 
-/// The late write is told that its bytes are still there. They are removed as soon as the disk can.
+/// A late write fails if its bytes can't be removed. They are removed as soon as the disk allows
+/// it.
 #[test]
 fn bytes_that_can_not_be_removed_are_removed_later_and_others_are_removed_at_once() {
     let folder = tempfile::tempdir().expect("a directory for the test");
