@@ -273,7 +273,7 @@ fn grows_or_stays_as_it_is(device: &mut dyn Device) {
         assert_eq!(
             device.grow(too_much),
             Err(DeviceError::NoSpace),
-            "growing to {too_much} blocks"
+            "a growth to {too_much} blocks is not refused"
         );
         assert_eq!(device.geometry().lba_count, count, "a refused growth changes nothing");
     }
@@ -357,7 +357,7 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
         assert_eq!(
             readable(device, PATIENCE),
             Some(true),
-            "readable after {} of {some} completions",
+            "the descriptor is not readable after {} of {some} completions",
             completions.len()
         );
         device.poll(&mut completions);

@@ -141,7 +141,7 @@ impl Crash {
             if let Some((last, before)) = last {
                 if limits.torn && !before.is_empty() {
                     let origin =
-                        format!("power cut, writes {subset:?} survived, each of them torn");
+                        format!("power cut, which writes survived: {subset:?}, each of them torn");
                     images.push(self.power_image(self.all_torn(&survivors, index), index, origin));
                 }
                 for write in before {
@@ -150,13 +150,14 @@ impl Crash {
                 for (how, kept) in tears(last.size()).into_iter().filter(|_| limits.torn) {
                     let mut torn = stable.clone();
                     last.apply_torn(&mut torn, kept);
-                    let origin =
-                        format!("power cut, writes {subset:?} survived, the last torn: {how}");
+                    let origin = format!(
+                        "power cut, which writes survived: {subset:?}, the last torn: {how}"
+                    );
                     images.push(self.power_image(torn, index, origin));
                 }
                 last.apply(&mut stable);
             }
-            let origin = format!("power cut, writes {subset:?} survived");
+            let origin = format!("power cut, which writes survived: {subset:?}");
             images.push(self.power_image(stable, index, origin));
         }
         images
@@ -243,14 +244,15 @@ impl Crash {
                 cut.data.truncate(last.data.len() / 2);
                 let partly = before.iter().cloned().chain([cut]).collect();
                 late.push(last.clone());
-                let origin = format!("process died, writes {subset:?} landed, the last partly");
+                let origin =
+                    format!("process died, which writes landed: {subset:?}, the last partly");
                 images.push(image(partly, &late, origin, index));
                 late.pop();
             }
             images.push(image(
                 landed,
                 &late,
-                format!("process died, writes {subset:?} landed"),
+                format!("process died, which writes landed: {subset:?}"),
                 index,
             ));
         }

@@ -309,7 +309,8 @@ impl Medium {
         let before = self.space_lbas[space];
         let is_full = self.lacks(lbas.saturating_sub(before));
         if self.step() || self.faults.gone {
-            // The space may have any length up to the requested length.
+            // After the crash, the space has its old length, the requested length, or one in
+            // between.
             if let Some(crash) = self.crash.as_mut().filter(|_| was_alive && !is_full) {
                 crash.growing = (lbas > before).then_some((space, lbas));
             }
@@ -408,7 +409,8 @@ impl Medium {
         for (other_space, other_start, other_end) in writes.chain(others) {
             assert!(
                 space != other_space || end <= other_start || other_end <= start,
-                "{start}..{end} of space {space} overlaps {other_start}..{other_end}, which is in flight"
+                "{start}..{end} of space {space} overlaps {other_start}..{other_end}, which is \
+                 in flight"
             );
         }
     }
@@ -547,8 +549,8 @@ impl Medium {
     }
 }
 
-/// Until the disk is claimed, each operation lets a late write of a dead process land with a chance
-/// of one in one of these numbers. The id of a late write selects the number. So some writes land
+/// Until the disk is claimed, each operation may let a late write of a dead process land. The
+/// chance is one in N. The id of a late write selects N from these numbers, so some writes land
 /// early, some later, and some long after the recovery.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 

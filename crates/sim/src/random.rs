@@ -1,6 +1,6 @@
 //! Random numbers that depend only on a seed.
 
-/// The generator SplitMix64. This crate implements it itself, because tests keep the seeds of
+/// The generator SplitMix64. This crate has its own implementation, because tests keep the seeds of
 /// earlier failures. A seed reproduces its failure only if the seed still gives the same numbers. A
 /// new version of a foreign crate might give other numbers.
 #[derive(Clone, Debug)]

@@ -85,7 +85,8 @@ impl fmt::Display for ConfigError {
                 let below = lba_count / unit_pages;
                 write!(
                     f,
-                    "{lba_count} blocks are not whole reclaim units of {unit_pages} blocks: export {} or {}",
+                    "{lba_count} blocks are not whole reclaim units of {unit_pages} blocks: \
+                     export {} or {}",
                     below * unit_pages,
                     (below + 1) * unit_pages
                 )
@@ -104,7 +105,8 @@ impl fmt::Display for ConfigError {
             ),
             Self::SharedFrontier { handles } => write!(
                 f,
-                "the collector can share a frontier with only one handle, but there are {handles} handles"
+                "the collector can share a frontier with only one handle, but there are \
+                 {handles} handles"
             ),
             Self::NothingKeptFree => {
                 write!(
@@ -115,7 +117,8 @@ impl fmt::Display for ConfigError {
             Self::NoSpare { units, spare, needed, config } => write!(
                 f,
                 "no spare: {spare} of {units} reclaim units are not exported, but {} handles and {} \
-                 units that are kept free need {needed}: export less, or use fewer handles or smaller units",
+                 units that are kept free need {needed}: export less, or use fewer handles or smaller \
+                 units",
                 config.handles, config.thresholds.foreground_units
             ),
         }

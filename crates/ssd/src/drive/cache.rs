@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(
             cache.take(1, micros(1), micros(600)),
             micros(200),
-            "the first blocks must leave before"
+            "the first blocks must leave the cache"
         );
         assert_eq!(
             cache.take(3, micros(2), micros(700)),

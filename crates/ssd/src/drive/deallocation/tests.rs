@@ -225,8 +225,8 @@ fn refuse_block(lba: u64) {
     refuse(&calls, libc::EIO);
 }
 
-/// A late write fails if its bytes can't be removed. They are removed as soon as the disk allows
-/// it.
+/// A late write fails if its bytes can't be removed. The bytes are removed later, as soon as the
+/// disk allows it.
 #[test]
 fn bytes_that_can_not_be_removed_are_removed_later_and_others_are_removed_at_once() {
     let folder = tempfile::tempdir().expect("a directory for the test");
