@@ -1,4 +1,4 @@
-//! Whether a file can go the short way, and what must be done first.
+//! Finds out whether a file can go the short way, and which of its blocks must be written first.
 
 use std::fs::File;
 use std::io;

@@ -6,8 +6,8 @@ use std::path::Path;
 /// How a program writes a log. This decides which short way the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One process writes the log, mostly at its end. The log never ends with a zero, so after a
-    /// power cut, zeros at its end are cut off.
+    /// One process writes the log, mostly at its end. The log never ends with a zero byte, so after
+    /// a power cut, zeros at its end are cut off.
     Log,
     /// One process writes the log, and the log's records say where the log ends. So zeros after the
     /// last record may stay.

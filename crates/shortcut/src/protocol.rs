@@ -45,7 +45,7 @@ const SIZE_MAX: usize = NUMBER.end + TOKEN_SIZE;
 pub enum Message {
     /// Take this file.
     Take {
-        /// Shows that the keeper started the sender's program.
+        /// The token, which shows that the keeper started the sender's program.
         token: String,
         /// Whether the records of the file say where it ends.
         is_self_ending: bool,

@@ -128,7 +128,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Reads the bytes that the file has after the staged bytes.
+    /// Loads the bytes that the file has after the staged bytes into the stage.
     fn load(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (from, memory) = staged.loading();
         let size = memory.len();

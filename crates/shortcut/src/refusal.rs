@@ -67,7 +67,7 @@ impl fmt::Display for Refusal {
             }
             Self::Memory(kind) => write!(f, "{kind} is memory, where nothing is durable"),
             Self::Unknown(kind) => {
-                write!(f, "{kind} is not known to overwrite in place; ext4 and XFS are")
+                write!(f, "{kind} is not known to overwrite in place; ext4 and XFS do so")
             }
             Self::Journaled(false) => f.write_str(
                 "the file system is mounted with data=journal, so data is written to the journal first",

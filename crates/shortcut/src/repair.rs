@@ -9,7 +9,7 @@ use slimio_device::{LBA_SIZE, WriteLease};
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// The first byte of a log of Redis or Valkey: of a request, or of a comment.
+/// A log of Redis or Valkey begins with one of these bytes: with a request, or with a comment.
 const RESP: [u8; 2] = [b'*', b'#'];
 /// The first bytes of a log of Redis or Valkey that begins with an RDB file.
 const RDB: &[u8; 5] = b"REDIS";

@@ -95,8 +95,8 @@ impl Run {
         loop {
             keeper.turn(&signals.wake)?;
             for signal in signals.came() {
-                // If the program is a daemon, its first process may have ended. Then its children
-                // get the signal.
+                // If the program is a daemon, its first process may have ended. Then the children
+                // of this process get the signal.
                 let to = if ended.is_none() { vec![child] } else { children(&keeper) };
                 for process in to {
                     let _ = kill_process(process, signal);
@@ -236,7 +236,7 @@ fn is_from_terminal(signal: Signal) -> bool {
 }
 
 /// Mends the logs that nobody looks after any more. If a killed process has not ended yet, because
-/// a write of it is in flight, waits for the end of that process, for at most `PATIENCE`.
+/// its write is in flight, waits until the process ends, but at most for `PATIENCE`.
 ///
 /// # Errors
 /// If the folder of the stages can't be read.
@@ -257,7 +257,7 @@ fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
         match staged.mend(&say) {
             Ok((path, mended)) => say(&format!("{}: {mended}", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound && staged.forget_if_gone()? => {
-                say(&format!("{}: was removed since it was written", staged.path.display()));
+                say(&format!("{}: was removed after it was written", staged.path.display()));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => say(&format!(
                 "{}: can't be mended: the file is not there, nor in its folder under another name; \

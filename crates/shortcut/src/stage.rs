@@ -75,7 +75,7 @@ impl Stage {
     }
 
     /// The same stage, for a process that must not wait long for others. A call that can't get a
-    /// part's lock within this time fails with `TimedOut`, and has no effect.
+    /// part's lock within `patience` fails with `TimedOut`, and has no effect.
     pub(crate) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self

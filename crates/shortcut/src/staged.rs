@@ -5,7 +5,7 @@
 //! | offset | bytes | |
 //! |---:|---:|---|
 //! | 0 | 8 | `SlimIOst` while there is a log |
-//! | 8 | 8 | device of the file: major number, and minor number in the lower half |
+//! | 8 | 8 | device of the file: major number in the upper half, minor number in the lower half |
 //! | 16 | 8 | inode number of the file |
 //! | 24 | 8 | offset in the file of the first staged byte, a multiple of the block size |
 //! | 32 | 8 | offset in the file after the last staged byte |
@@ -14,12 +14,12 @@
 //! | 56 | 8 | offset in the file after the blocks that were written, perhaps only with zeros |
 //! | 64 | 8 | the error of the first write or flush that failed, or zero |
 //! | 72 | 8 | 1 if the file was opened with `O_APPEND` |
-//! | 80 | 8 | what the keeper was told, as bits: 1, of an append; 2, of something to do |
+//! | 80 | 8 | bits: 1 if the keeper was told of an append; 2 if it was told of something to do |
 //! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
 //! | 96 | 8 | 1 if the file is left to the kernel for good |
 //! | 104 | 8 | length of the file's path in bytes |
 //! | 112 | 8 | offset in the file up to which it may have been filled with zeros |
-//! | 120 | 8 | when the file was made, in nanoseconds |
+//! | 120 | 8 | when the file was made, in nanoseconds since 1970 |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
 //! | 136 | 8 | offset in the file up to which the file's bytes are loaded after the staged bytes |
 //! | 144 | 8 | 1 while the staged bytes are replaced by others; the old bytes are all in the file |
@@ -395,8 +395,8 @@ impl<'a> Staged<'a> {
         true
     }
 
-    /// The blocks that contain bytes that are not in the file yet, and the offset of these blocks
-    /// in the file.
+    /// The blocks with bytes that are not in the file yet, and the offset of these blocks in the
+    /// file.
     pub(crate) fn unwritten(&self) -> (u64, &[u8]) {
         let first = self.written() - self.written() % BLOCK;
         self.blocks(first, self.staged_to())
@@ -423,7 +423,7 @@ impl<'a> Staged<'a> {
             return;
         }
         // The bytes that fill up the last block are copied too, and so are the loaded bytes. Source
-        // and target do not overlap, so one of them is whole at any time.
+        // and target do not overlap, so one of the two is whole at any time.
         let from = LBA_SIZE + (start - old) as usize;
         let size = self.staged_to().next_multiple_of(BLOCK).max(self.get(LOADED)) - start;
         if !is_planted("tail-forgotten") {

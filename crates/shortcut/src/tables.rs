@@ -102,8 +102,8 @@ fn remove_left_over(folder: &Path) {
     }
 }
 
-/// What the processes of all running keepers have done with files that are overwritten in whole
-/// blocks.
+/// Counts for the processes of all running keepers: the files that are overwritten in whole blocks,
+/// and the writes and syncs of these files.
 pub(crate) fn totals(folder: &Path) -> Totals {
     let mut totals = Totals::default();
     for (_, file) in tables(folder) {

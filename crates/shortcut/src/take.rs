@@ -41,7 +41,7 @@ impl From<Errno> for NotTaken {
     }
 }
 
-/// What was found out about a file before it is taken.
+/// The facts about a file that must be known before the file is taken.
 struct Found {
     flags: OFlags,
     of: Identity,

@@ -192,7 +192,8 @@ impl<'a> WholeFile<'a> {
             return true;
         }
         let Some(found) = written_from(direct, blocks.start) else { return false };
-        // If several threads store at once, their results may be mixed up. This only costs time.
+        // If several threads store their results at once, the results may be mixed up. That only
+        // costs time.
         self.written.store(blocks.start << 32 | found, Ordering::Release);
         self.moved.store(moved, Ordering::Release);
         blocks.end <= found

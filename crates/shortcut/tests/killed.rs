@@ -93,7 +93,7 @@ fn what_was_appended_outlives_a_killed_process() {
         // the message.
         let all: Vec<u8> = (0..=appended).flat_map(record).collect();
         let least: usize = (0..appended).map(|number| record(number).len()).sum();
-        assert!(all.starts_with(&log), "kill {kill}: the log is not what was appended");
+        assert!(all.starts_with(&log), "kill {kill}: the log has other bytes than were appended");
         assert!(
             log.len() >= least,
             "kill {kill}: the log has {} of at least {least} bytes",
@@ -134,8 +134,8 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     let inode = std::os::unix::fs::MetadataExt::ino(&log.file().metadata().unwrap());
     drop(log);
     fs::remove_file(&path).unwrap();
-    // One of the next files gets the inode number. But a process that another test starts has the
-    // removed file open, too, from its fork to its exec.
+    // One of the next files gets the inode number. This may take several tries, because a process
+    // that another test starts has the removed file open, too, from its fork to its exec.
     let begin = Instant::now();
     let paths: Vec<_> =
         (0..200).map(|number| folder.path().join(format!("later-{number}"))).collect();
@@ -190,12 +190,15 @@ fn a_file_that_was_changed_since_is_not_mended() {
         file.write_all_at(bytes, at).unwrap();
         let before = fs::read(&path).unwrap();
         let mended = stage.mend(&file);
-        assert_eq!(mended.is_ok(), is_mended, "change {number}: {mended:?}");
+        assert_eq!(mended.is_ok(), is_mended, "change {number} leads to {mended:?}");
         if is_mended {
             assert_eq!(mended.unwrap(), Mended::Log { written: 6, length: 5015 });
             assert!(fs::read(&path).unwrap().ends_with(b"xdurable, staged"));
         } else {
-            assert!(fs::read(&path).unwrap() == before, "change {number}: the file was touched");
+            assert!(
+                fs::read(&path).unwrap() == before,
+                "change {number}: mending changed the file"
+            );
             assert!(
                 stage.file().unwrap().is_some(),
                 "a stage that could not be mended keeps its log"

@@ -29,7 +29,7 @@ fn taken(file: File) -> LogFile {
 fn check_seen(path: &Path, log: &[u8], end: usize) {
     let seen = fs::read(path).unwrap();
     assert!(seen.len() >= end, "the file has {} of at least {end} bytes", seen.len());
-    assert!(seen[..end] == log[..end], "the log is not what was appended");
+    assert!(seen[..end] == log[..end], "the log has other bytes than were appended");
     assert!(seen[end..].iter().all(|byte| *byte == 0), "bytes that are not zero follow the log");
 }
 
@@ -177,7 +177,7 @@ fn a_keeper_keeps_up() {
         Written::TellKeeper,
         "an append to a resting log tells the keeper"
     );
-    assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "the keeper is told once");
+    assert_ne!(taken.append(b"y").unwrap(), Written::TellKeeper, "the keeper is told only once");
     taken.release().unwrap();
     log.extend(b"xy");
     assert!(fs::read(&path).unwrap() == log);

@@ -31,7 +31,7 @@ fn open(path: &Path) -> File {
 struct Model {
     bytes: Vec<u8>,
     random: fastrand::Rng,
-    /// Where most writes put the next bytes.
+    /// The offset at which most writes put the next bytes.
     next: usize,
 }
 
@@ -368,9 +368,13 @@ fn a_file_that_was_changed_since_is_not_mended() {
         let file = open(&path);
         file.write_all_at(b"other", at).unwrap();
         let mended = Stage::open(&open(&stage)).unwrap().mend(&file);
-        assert_eq!(mended.is_ok(), is_mended, "change at {at}: {mended:?}");
+        assert_eq!(mended.is_ok(), is_mended, "a change at {at} leads to {mended:?}");
         let found = fs::read(&path).unwrap();
-        assert_eq!(found[8192..8192 + 100] == [b'y'; 100], is_mended, "change at {at}");
+        assert_eq!(
+            found[8192..8192 + 100] == [b'y'; 100],
+            is_mended,
+            "a change at {at} leads to wrong bytes"
+        );
     }
     // A file that was cut is not mended either.
     let _ = fs::remove_file(&stage);

@@ -106,8 +106,8 @@ fn other_file_systems_rule_it_out() {
     if let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") {
         let path = mounted.path().join("log");
         drop(written(&path));
-        // A process that another test starts has the file open for writing, too, from its fork to
-        // its exec.
+        // The remount may take several tries, because a process that another test starts has the
+        // file open for writing, too, from its fork to its exec.
         let begin = Instant::now();
         while !ran(&["mount", "-o", "remount,ro"], mounted.path()) {
             assert!(begin.elapsed() < Duration::from_secs(20), "a file stays open for writing");

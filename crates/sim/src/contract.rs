@@ -452,7 +452,7 @@ fn is_like_an_array(device: &mut dyn Device, seed: u64) {
         for completion in completions.drain(..) {
             let (range, written) =
                 in_flight.remove(&completion.token).expect("an operation completes once");
-            assert_eq!(completion.result, Ok(()), "seed {seed}, {range:?}");
+            assert_eq!(completion.result, Ok(()), "seed {seed}: an operation on {range:?} fails");
             let buffer = completion.buffer.expect("the buffer comes back");
             for (place, lba) in (range.start.0..range.end.0).enumerate() {
                 let found = &buffer[place * LBA_SIZE..][..LBA_SIZE];

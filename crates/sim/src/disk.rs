@@ -420,8 +420,8 @@ impl Medium {
         self.next_id - 1
     }
 
-    /// The ids of the writes and shortenings that a flush must cover, if it is submitted now and
-    /// for this space.
+    /// The ids of the writes and shortenings that a flush of this space must cover if it is
+    /// submitted now.
     pub(crate) fn flush_covers(&self, space: usize) -> Vec<u64> {
         let is_covered = |other: usize| other == space || !self.config.has_files;
         let writes = self.cached.iter().filter(|write| write.is_reaped && is_covered(write.space));

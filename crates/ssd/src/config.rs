@@ -23,8 +23,8 @@ const PAGES_MAX: u64 = u32::MAX as u64;
 /// How much of its NAND the paper's drive does not export, in percent.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
-/// The number of units that a drive exports if no unit size is given. The paper's drive exports as
-/// many.
+/// The number of units that a drive exports if no unit size is given. The paper's drive exports the
+/// same number.
 const UNITS_DEFAULT: u64 = 180;
 
 /// The numbers of dies that a drive may have. The paper's drive has 64.

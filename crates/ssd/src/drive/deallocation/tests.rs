@@ -198,7 +198,7 @@ fn a_late_deallocation_has_its_effect_when_it_is_acknowledged_whoever_else_waits
     let millis = Duration::from_millis;
     let mut options = DriveOptions::new(Config::scaled(64 << 20), Clock::Virtual);
     options.deallocate_latency = millis(20);
-    let drive = Clocked::new(options.config.clone()).expect("such a drive works");
+    let drive = Clocked::new(options.config.clone()).expect("the drive can work");
     let mut scratch = Scratch::default();
     let mut core = Core::new(drive, Arc::new(Data::Dropped), None, &options);
     for lba in [Lba(1), Lba(2)] {
