@@ -1,11 +1,12 @@
-//! Measures how fast the target serves one connection on this machine, and by how much its replies
-//! are late.
+//! Measures how many 4 KiB writes and reads a second the target serves on one connection of this
+//! machine, and how long each of them takes. SPEC describes the drive, as in `1G,timing=none`. With
+//! `spin`, the host polls for replies.
 //!
 //! ```text
 //! cargo run --release -p slimio-target --example speed -- SPEC DEPTH SECONDS [spin]
 //! ```
 
-#![expect(clippy::print_stdout, reason = "it is a program")]
+#![expect(clippy::print_stdout, reason = "a program prints its results")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -37,7 +38,7 @@ fn main() -> Result<(), Failure> {
     admin.stream.write_all(&capsule(&PropertyAccess::set(Property::Cc, enabled, 1), &[]))?;
     admin.reap(1, |_| {})?;
     let mut io = Queue::open(&server, subsystem.nqn(), 1, admin.cntlid)?;
-    // With `spin`, the host polls. A host that sleeps would add the time that it takes to wake up.
+    // A host that sleeps would add its own time to wake up to each latency.
     io.is_spinning = args.next().is_some_and(|word| word == "spin");
     for (name, code) in [("write", opcode::nvm::WRITE), ("read", opcode::nvm::READ)] {
         let mut latencies = io.load(code, lbas, depth, Duration::from_secs(seconds))?;
@@ -45,8 +46,8 @@ fn main() -> Result<(), Failure> {
         let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
         let mean = latencies.iter().sum::<Duration>() / latencies.len() as u32;
         println!(
-            "{name} 4 KiB, queue depth {depth}: {} a second; latency mean {mean:?}, half {:?}, 99 \
-             % {:?}",
+            "{name} 4 KiB, queue depth {depth}: {} a second; latency: mean {mean:?}, median {:?}, \
+             99 % {:?}",
             latencies.len() as u64 / seconds,
             at(0.5),
             at(0.99)
@@ -154,7 +155,7 @@ impl Queue {
         Ok(is_readable)
     }
 
-    /// Keeps `depth` commands in flight. Returns how long each took.
+    /// Keeps `depth` commands in flight for `time`. Returns how long each command took.
     fn load(
         &mut self,
         code: u8,

@@ -1,10 +1,9 @@
-//! Memory for the data of commands. It is bounded for each connection and for all together, and
-//! buffers are used again.
+//! Memory for the data of commands. The memory is bounded for each connection and for all
+//! connections together. Buffers are used again.
 //!
-//! Each connection has a share of its own. What it needs beyond the share comes from a budget that
-//! all connections have in common. The share is enough for two of the longest transfers, and no
-//! command needs more. So a command that waits for memory waits only for commands of its own
-//! connection.
+//! Each connection has a share of its own. It borrows further memory from a budget that all
+//! connections have in common. The share is enough for two of the longest transfers, and no command
+//! needs more. So a command that waits for memory waits only for commands of its own connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +14,16 @@ use slimio_planted::is_planted;
 use crate::limits::{DATA_BUDGET, DATA_SIZE_MAX, IN_CAPSULE_SIZE_MAX, TRANSFER_SIZE_MAX};
 
 const LBAS_MAX: usize = TRANSFER_SIZE_MAX / LBA_SIZE;
-/// Capacities of buffers, in blocks: powers of two up to the longest transfer.
+/// Number of different capacities of buffers: the powers of two up to the longest transfer, in
+/// blocks.
 const CLASSES: usize = LBAS_MAX.trailing_zeros() as usize + 1;
-/// Blocks of a connection's own share.
+/// Size of a connection's own share, in blocks.
 const OWN_LBAS: usize = 2 * LBAS_MAX;
-/// Blocks that all connections may have beyond their shares.
+/// Number of blocks that all connections together may have beyond their shares.
 const BUDGET_LBAS: usize = DATA_BUDGET / LBA_SIZE;
-/// Blocks of free buffers that a connection keeps at most.
+/// Largest number of blocks that a connection keeps in free buffers.
 const KEPT_LBAS_MAX: usize = 1 << 10;
-/// Blocks that a connection may take at most, not counting in-capsule data.
+/// Largest number of blocks that a connection may take, not counting in-capsule data.
 const TAKEN_LBAS_MAX: usize = DATA_SIZE_MAX / LBA_SIZE;
 
 const _: () = assert!(LBAS_MAX.is_power_of_two() && OWN_LBAS <= TAKEN_LBAS_MAX);
@@ -45,8 +45,8 @@ impl Budget {
         self.lent_lbas.fetch_sub(lbas, Ordering::Relaxed);
     }
 
-    /// Whether more than half of the budget is lent. Then an idle connection should give back all
-    /// that it has borrowed.
+    /// Whether more than half of the budget is lent. If so, an idle connection should give back all
+    /// memory that it has borrowed.
     fn is_short(&self) -> bool {
         self.lent_lbas.load(Ordering::Relaxed) > BUDGET_LBAS / 2
     }
@@ -68,8 +68,8 @@ impl Buffers {
         Self { budget, borrowed_lbas: 0, free, free_lbas: 0, taken_lbas: 0 }
     }
 
-    /// A buffer of `lbas` blocks with arbitrary contents. `None` if too many are taken: then the
-    /// caller tries again when some of this connection's buffers have been given back.
+    /// A buffer of `lbas` blocks with arbitrary contents. `None` if the memory does not suffice.
+    /// The caller then tries again when some of this connection's buffers have been given back.
     pub(crate) fn take(&mut self, lbas: usize) -> Option<Buffer> {
         let capacity = capacity_of(lbas);
         let is_room = self.taken_lbas + capacity <= TAKEN_LBAS_MAX
@@ -80,7 +80,7 @@ impl Buffers {
     /// A buffer for in-capsule data. Such data is bounded by the queue's depth, and does not count
     /// towards the budget.
     pub(crate) fn take_in_capsule(&mut self, lbas: usize) -> Buffer {
-        assert!(lbas * LBA_SIZE <= IN_CAPSULE_SIZE_MAX, "{lbas} blocks are beyond a capsule");
+        assert!(lbas * LBA_SIZE <= IN_CAPSULE_SIZE_MAX, "{lbas} blocks do not fit into a capsule");
         self.take_anyway(lbas)
     }
 
@@ -99,7 +99,7 @@ impl Buffers {
         buffer
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back from its user, and frees memory that this connection should not keep.
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity_lbas();
         self.taken_lbas -= capacity;
@@ -126,8 +126,8 @@ impl Buffers {
         !self.free[class_of(capacity)].is_empty()
     }
 
-    /// Borrows memory, or frees some, so that a new buffer of this capacity fits into the share and
-    /// what is borrowed. Returns false if that is not possible.
+    /// Borrows memory, or frees buffers, until a new buffer of this capacity fits into the share
+    /// and the borrowed memory. Returns false if that is not possible.
     fn make_room(&mut self, capacity: usize) -> bool {
         loop {
             let held = self.held_lbas() + capacity;
@@ -146,11 +146,11 @@ impl Buffers {
         }
     }
 
-    /// Frees the largest free buffer. Small buffers are kept longer, because they are wanted most
+    /// Drops the largest free buffer. Small buffers are kept longer, because they are wanted most
     /// often.
     fn drop_largest(&mut self) {
         let largest = self.free.iter_mut().rev().find_map(Vec::pop);
-        self.free_lbas -= largest.expect("a buffer is free").capacity_lbas();
+        self.free_lbas -= largest.expect("some buffer is free").capacity_lbas();
     }
 
     fn held_lbas(&self) -> usize {
@@ -166,7 +166,10 @@ impl Drop for Buffers {
 
 /// The capacity of a buffer for this many blocks.
 fn capacity_of(lbas: usize) -> usize {
-    assert!((1..=LBAS_MAX).contains(&lbas), "a transfer of {lbas} blocks is beyond the limit");
+    assert!(
+        (1..=LBAS_MAX).contains(&lbas),
+        "a transfer of {lbas} blocks is not between one block and the limit"
+    );
     lbas.next_power_of_two()
 }
 
@@ -202,7 +205,11 @@ mod tests {
             buffers.give(buffer);
             address
         });
-        assert_eq!(buffers.take(4).map(|buffer| buffer.as_ptr()), address, "it is used again");
+        assert_eq!(
+            buffers.take(4).map(|buffer| buffer.as_ptr()),
+            address,
+            "the buffer is used again"
+        );
     }
 
     #[test]
@@ -213,7 +220,8 @@ mod tests {
         assert!(taken.iter().all(|taken| taken.len() >= 2));
         let held: usize = all.iter().map(Buffers::held_lbas).sum();
         assert_eq!(held, all.len() * OWN_LBAS + BUDGET_LBAS);
-        // Even if all of a share is in free buffers of another size, two transfers must get theirs.
+        // A connection's whole share is in free buffers of another size. Even so, two transfers
+        // must get buffers.
         let last = all.len() - 1;
         give_all(&mut all[last], std::mem::take(&mut taken[last]));
         taken[last] = (0..16).map_while(|_| all[last].take(16)).collect();

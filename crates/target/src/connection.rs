@@ -1,14 +1,15 @@
 //! A connection: a socket, a session, and a queue to the drive, in one thread.
 //!
 //! The thread sleeps in `poll` until bytes come, an operation of the drive is due, or another
-//! connection has news. The kernel's timers wake a thread some tens of microseconds late, which is
-//! as long as a read of NAND takes. So the thread spins for the last part of a wait. The number of
+//! thread has news. The kernel's timers wake a thread some tens of microseconds late, which is as
+//! long as a read of NAND takes. So the thread spins for the last part of a wait. The number of
 //! threads that spin at once is limited, so that some cores are left for the hosts.
 //!
-//! What a host measures is the drive's time and the time of the way there and back. If both are on
-//! one machine, each way takes as long as the system call that sends, because that call also puts
-//! the bytes into the other side's socket. If the drive simulates times, both ways are taken off
-//! its time, up to a limit. So a host on this machine measures the drive's own time.
+//! A host measures the drive's time plus the times of the way to the target and the way back. If
+//! host and target are on one machine, each way takes as long as the system call that sends,
+//! because that call also puts the bytes into the receiver's socket. If the drive simulates times,
+//! the target subtracts both ways from the drive's time, up to a limit. So a host on this machine
+//! measures the drive's own time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -30,23 +31,23 @@ use crate::session::Session;
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
-/// The last part of a wait for the drive, for which the thread spins.
+/// Length of the last part of a wait for the drive, during which the thread spins.
 const SPUN: Duration = Duration::from_micros(60);
 /// The longest time that the thread spins after a reply, waiting for the host's next command. The
-/// thread spins only if the host's latest commands came soon enough.
+/// thread spins only if the host's latest commands came within half of this time.
 const LINGER_MAX: Duration = Duration::from_micros(300);
-/// The longest way that is taken off the drive's time.
+/// The longest time that is subtracted from the drive's time for each way.
 const WAY_MAX: Duration = Duration::from_micros(10);
-/// If less than this is free at the inbox's end, the received bytes are moved to its start.
+/// If fewer bytes than this are free at the inbox's end, the received bytes are moved to its start.
 const INBOX_ROOM_MIN: usize = 64 << 10;
-/// Most bytes that are received before operations are begun. Without this limit, the first commands
-/// would wait until the last are received.
+/// Largest number of bytes that are received before operations are begun. Without this limit, the
+/// first commands would wait until the last commands are received.
 const RECEIVED_AT_ONCE_MAX: usize = 128 << 10;
 
-/// Threads that spin at this moment.
+/// Number of threads that spin at this moment.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
-/// What a connection shares with its server.
+/// The state that a connection shares with its server.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) waker: Arc<Waker>,
@@ -54,10 +55,10 @@ pub(crate) struct Shared {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// What the thread that accepts connections knows of one of them.
+/// How far a connection has come, as the thread that accepts connections sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Whether the connection has its queue.
+    /// Whether the connection's host has connected a queue.
     pub(crate) is_connected: AtomicBool,
     /// Whether the connection must end if it has no queue yet.
     pub(crate) gives_way: AtomicBool,
@@ -76,10 +77,10 @@ struct Connection {
     link: Arc<Link>,
     shared: Shared,
     inbox: Box<[u8]>,
-    /// `inbox[start..end]` are the bytes that were received, but not yet taken by the session.
+    /// `inbox[start..end]` are the received bytes that the session has not taken yet.
     start: usize,
     end: usize,
-    /// Whether the socket may have bytes.
+    /// Whether the socket may have bytes to receive.
     is_readable: bool,
     completions: Vec<Completion>,
     spinning_max: usize,
@@ -88,22 +89,23 @@ struct Connection {
     /// Whether another thread has news for the session.
     has_news: bool,
     clock: Clock,
-    /// When something was last sent.
+    /// When bytes were last sent.
     sent_at: Instant,
-    /// How long the host takes from a reply to its next command, as a mean over the latest
+    /// Time that the host takes from a reply to its next command, as a mean over its latest
     /// commands.
     gap: Duration,
-    /// How long the way to the other side takes, as a mean over the latest replies.
+    /// Time that the way to the host takes, as a mean over the latest replies.
     way: Duration,
-    /// It is closed last: what the host sees of the end comes after the end.
+    /// The last field, so that it is dropped last. When the host sees the socket close, the rest of
+    /// the connection has already ended.
     stream: TcpStream,
 }
 
 /// Serves a connection until it ends.
 pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) -> io::Result<()> {
     prepare(&stream)?;
-    // Timers get as exact as possible: one nanosecond of slack. A failure would only make them less
-    // exact.
+    // One nanosecond of slack makes timers as exact as possible. If the call fails, timers are only
+    // less exact.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
     let mut connection = Connection::new(stream, subsystem, shared);
     loop {
@@ -130,11 +132,12 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
     }
 }
 
-/// Sets the socket's options. The kernel probes a silent host, and waits for a host's
-/// acknowledgements. After [`UNREACHABLE_TIME_MAX`] without an answer, it ends the connection.
+/// Sets the socket's options. The kernel then probes a silent host, and waits for a host's
+/// acknowledgements. After [`UNREACHABLE_TIME_MAX`] without an answer, the kernel ends the
+/// connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    /// Number of probes. The first comes after half of the time, and the others divide the other
-    /// half.
+    /// Number of probes. The first comes after half of the time. The second half is divided into as
+    /// many equal pauses as there are probes.
     const QUESTIONS: u32 = 4;
     let half = UNREACHABLE_TIME_MAX / 2;
     stream.set_nonblocking(true)?;
@@ -177,7 +180,8 @@ impl Connection {
         }
     }
 
-    /// Receives what the socket has, if the session takes more. Returns false if the host is gone.
+    /// Receives bytes from the socket, if the session takes input. Returns false if the host is
+    /// gone.
     fn receive(&mut self) -> io::Result<bool> {
         if !self.session.wants_input() {
             return Ok(true);
@@ -196,8 +200,8 @@ impl Connection {
             Ok(0) => Ok(false),
             Ok(count) => {
                 self.end += count;
-                // If there was room for more bytes, the socket has none left now. `poll` will tell
-                // when more arrive.
+                // If there was room for more bytes, the socket has none left now. `poll` reports
+                // when more bytes arrive.
                 self.is_readable = count == room;
                 Ok(true)
             }
@@ -227,9 +231,10 @@ impl Connection {
         }
     }
 
-    /// Lets the session check its deadlines and its news, if either may have come. First sends and
-    /// receives what is possible now: the last turn may have waited for a slow disk, and the host
-    /// must not be blamed for that. Returns false if the host is gone.
+    /// Lets the session check its deadlines and its news, if a deadline has passed or there is
+    /// news. If a deadline has passed, sends and receives first: the last turn may have waited for
+    /// a slow disk, and the host must not be blamed for that delay. Returns false if the host is
+    /// gone.
     fn look(&mut self) -> io::Result<bool> {
         let deadline = self.session.next_deadline();
         let is_late = deadline.is_some_and(|deadline| self.clock.now() >= deadline);
@@ -253,17 +258,17 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the next turn has something to do, so that the thread need not wait.
+    /// Whether the next turn has input to take, so that the thread need not wait.
     fn is_busy(&self) -> bool {
-        // While its output is full, the session takes no bytes. When there is room again, it takes
-        // whole PDUs that are here already.
+        // While its output is full, the session takes no bytes. When the output has room again, the
+        // session takes the whole PDUs that are already in the inbox.
         let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
         self.session.wants_input() && (self.is_readable || has_left)
     }
 
-    /// Begins the waiting operations, and completes those that are due. A completion may add
-    /// further operations. They are left to the next turn, so that a command of many operations
-    /// delays neither replies nor new commands.
+    /// Begins the operations that wait, and completes the operations that are due. A completion may
+    /// add further operations. These are left to the next turn, so that a command of many
+    /// operations delays neither replies nor new commands.
     fn work(&mut self) {
         loop {
             self.begin();
@@ -280,8 +285,8 @@ impl Connection {
 
     fn begin(&mut self) {
         let Some(_open) = self.link.enter() else {
-            // The queue does not belong to its controller any more. The session notices that and
-            // ends.
+            // The queue does not belong to its controller any more. The session notices that in
+            // the next `look`, and ends.
             self.has_news = true;
             return;
         };
@@ -317,12 +322,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Sleeps until there may be something to do. Returns false if the host is gone.
+    /// Sleeps until the connection may have work. Returns false if the host is gone.
     fn wait(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         let has_operations = self.session.has_operations() && !is_planted("target-operations-left");
         let wake_at = match self.queue.next_due() {
-            // Operations wait to be begun, so `poll` only looks for news, and does not sleep.
+            // Operations wait to be begun, so `poll` must not sleep. It only looks for bytes and
+            // news.
             _ if has_operations => Some(now),
             Some(due) if due <= now => return Ok(true),
             Some(due) if due <= now + SPUN => match self.spin(due)? {
@@ -332,7 +338,7 @@ impl Connection {
             },
             Some(due) => Some(due.checked_sub(SPUN).unwrap_or(due)),
             None => {
-                // A host that waits for each reply sends its next command soon behind it.
+                // A host that waits for each reply sends its next command soon after the reply.
                 let until = self.sent_at + self.gap * 2;
                 if self.gap <= LINGER_MAX / 2 && now < until {
                     match self.spin(until)? {
@@ -370,8 +376,8 @@ impl Connection {
             self.is_readable = true;
             self.note_gap();
         } else if found.intersects(PollFlags::HUP | PollFlags::ERR) {
-            // The host is gone, so nobody would take the replies. The session wants no input now,
-            // or reading would have noticed this.
+            // The host is gone, so nobody would take the replies. Without this branch, nothing
+            // would notice that while the session wants no input.
             return Ok(false);
         }
         if has_news {
@@ -381,7 +387,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Spins until the time `until`, or until bytes are received.
+    /// Spins until the time is `until`, or until bytes are received.
     fn spin(&mut self, until: Instant) -> io::Result<Spin> {
         if SPINNING.fetch_add(1, Ordering::Relaxed) >= self.spinning_max {
             SPINNING.fetch_sub(1, Ordering::Relaxed);
@@ -395,8 +401,8 @@ impl Connection {
             if self.end - self.start > left || !matches!(found, Ok(true)) {
                 break;
             }
-            // The last reply has woken the host's thread, and the kernel may have put that thread
-            // on this core.
+            // The last reply has woken the host's thread. The kernel may have put that thread on
+            // this core, so this thread lets it run.
             std::thread::yield_now();
         }
         SPINNING.fetch_sub(1, Ordering::Relaxed);
@@ -406,17 +412,18 @@ impl Connection {
         Ok(if found? { Spin::Over } else { Spin::Gone })
     }
 
-    /// Notes how long after the last reply the host's next bytes have come.
+    /// Adds the time since the last reply to the mean `gap`, because the host's next bytes have
+    /// come.
     fn note_gap(&mut self) {
         let gap = self.sent_at.elapsed().min(LINGER_MAX);
         self.gap = (self.gap * 3 + gap) / 4;
     }
 }
 
-/// The machine's clock.
+/// The machine's clock, which tests can move forward.
 #[derive(Debug, Default)]
 struct Clock {
-    /// How far a test has moved the clock forward.
+    /// Time by which a test has moved the clock forward.
     ahead: Duration,
 }
 
@@ -426,9 +433,9 @@ impl Clock {
     }
 }
 
-/// How spinning ended.
+/// Why spinning ended.
 enum Spin {
-    /// Too many threads spin already.
+    /// Too many threads spin already, so this one did not begin.
     NotHere,
     /// The time has passed, or bytes have come.
     Over,

@@ -1,4 +1,4 @@
-//! A controller: what the queues of one association share.
+//! A controller: the state that the queues of one association share.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_D
 use crate::link::Link;
 use crate::subsystem::ConnectRefusal;
 
-/// The time until a controller is ready, as hosts are told, in units of 500 ms. In fact, it is
-/// ready at once.
+/// The longest time until a controller is ready, as the target tells hosts, in units of 500 ms. In
+/// fact, a controller is ready at once.
 pub(crate) const READY_TIME_MAX: u8 = 10;
 
-/// What a controller is for.
+/// The purpose of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// For I/O: the controller has the namespace.
@@ -27,7 +27,8 @@ pub(crate) enum Kind {
     Discovery,
 }
 
-/// A controller. The Connect of its admin queue makes it, and it ends with that queue's connection.
+/// A controller. It is made by the Connect of its admin queue, and ends with that queue's
+/// connection.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
@@ -36,7 +37,7 @@ pub(crate) struct Controller {
     pub(crate) host_id: [u8; 16],
     /// When the subsystem was made: the zero of `active_at_ms`.
     start: Instant,
-    /// When a command last came, in milliseconds since `start`.
+    /// When the latest command came, in milliseconds since `start`.
     active_at_ms: AtomicU64,
     is_over: AtomicBool,
     /// The connection of the admin queue. `None` in tests without connections.
@@ -50,13 +51,13 @@ struct State {
     status: ControllerStatus,
     features: Features,
     events: VecDeque<u64>,
-    /// Events that the host was told of, but whose log page it has not read since. There is at most
-    /// one of each kind.
+    /// Events that were reported to the host, and whose log page the host has not read since. Of
+    /// each kind, there is at most one event.
     reported: Vec<u64>,
     /// I/O queues that are connected.
     queues: Vec<Queue>,
-    /// How often the controller was reset. A reset ends all I/O queues that were connected before
-    /// it.
+    /// How often the controller was reset. A reset ends all I/O queues that are connected at that
+    /// time.
     resets: u64,
 }
 
@@ -102,13 +103,14 @@ impl Controller {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic that poisoned the lock has been reported by its thread.
+        // If a panic has poisoned the lock, the thread that panicked has reported that.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The capabilities of all controllers.
     pub(crate) fn capabilities() -> Capabilities {
-        // Bit 0 of CSS is the NVM command set, bit 6 says that Identify lists the command sets.
+        // Bit 0 of CSS stands for the NVM command set. Bit 6 says that Identify lists the command
+        // sets.
         Capabilities {
             mqes: QUEUE_DEPTH_MAX - 1,
             cqr: true,
@@ -137,9 +139,9 @@ impl Controller {
         state.status.rdy && state.resets == resets && !self.is_over()
     }
 
-    /// Sets the configuration, which may enable, reset or shut down the controller. After a reset,
-    /// when this returns, the queues from before the reset change nothing on the drive any more.
-    /// Source: base specification 2.1, 3.5 and 3.6.
+    /// Sets the configuration, which may enable, reset or shut down the controller. When this
+    /// function has reset the controller and returns, the queues from before the reset change
+    /// nothing on the drive any more. Source: base specification 2.1, 3.5 and 3.6.
     pub(crate) fn configure(&self, to: Configuration) {
         let mut state = self.lock();
         let from = std::mem::replace(&mut state.configuration, to);
@@ -161,20 +163,20 @@ impl Controller {
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
         }
-        // The drive was made durable before, so a shutdown is complete at once.
+        // The caller has made the drive durable, so a shutdown is complete at once.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
-        // The lock is released first, because connections read the state while they begin
-        // operations, and `close` waits for them.
+        // The lock is released before `close`, which waits for connections that begin operations.
+        // Such connections need the lock to read the state.
         drop(state);
         close(&ended);
     }
 
-    /// Lets the shutdown go on for ever, because the drive could not be made durable.
+    /// Reports the shutdown as unfinished for ever, because the drive could not be made durable.
     pub(crate) fn stay_in_shutdown(&self) {
         self.lock().status.shst = 1;
     }
 
-    /// Calls `look` with the features.
+    /// Calls `look` with the features, under the lock.
     pub(crate) fn features<T>(&self, look: impl FnOnce(&mut Features) -> T) -> T {
         look(&mut self.lock().features)
     }
@@ -184,7 +186,8 @@ impl Controller {
         self.lock().resets
     }
 
-    /// Connects an I/O queue, whose connection has this link. Returns the number of resets before.
+    /// Connects an I/O queue whose connection has the link `link`. Returns the number of resets so
+    /// far.
     pub(crate) fn take_queue(
         &self,
         qid: u16,
@@ -201,7 +204,8 @@ impl Controller {
             return Err(ConnectRefusal::parameter(InvalidParameter::QID));
         }
         if state.queues.iter().any(|known| known.qid == qid) {
-            // The host may have closed the queue's connection, whose thread has not seen it yet.
+            // Perhaps the host has closed the old queue's connection, but the thread of that
+            // connection has not seen the end yet. So the host may try again.
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         state.queues.push(Queue { qid, link: link.cloned() });
@@ -216,7 +220,7 @@ impl Controller {
         }
     }
 
-    /// Adds an asynchronous event. It is the result of the host's next request for an event.
+    /// Adds an asynchronous event, which will answer a request of the host for an event.
     pub(crate) fn raise(&self, event: u64) {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
@@ -225,9 +229,9 @@ impl Controller {
         }
     }
 
-    /// Takes the next asynchronous event that is not masked. From then on, its kind is masked,
-    /// until the host reads the log page that the event names. Source: base specification 2.1,
-    /// 5.1.2.
+    /// Takes the next asynchronous event whose kind is not masked. From then on, this kind is
+    /// masked, until the host reads the log page that the event names. Source: base specification
+    /// 2.1, 5.1.2.
     pub(crate) fn take_event(&self) -> Option<u64> {
         let mut state = self.lock();
         let is_masked =
@@ -245,7 +249,8 @@ impl Controller {
         self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
-    /// Ends the controller. When this returns, its queues change nothing on the drive any more.
+    /// Ends the controller. When this function returns, the controller's queues change nothing on
+    /// the drive any more.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let ended = std::mem::take(&mut self.lock().queues);
@@ -273,7 +278,8 @@ impl Controller {
     /// 2.1, 3.9.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         let time = match (self.lock().features.keep_alive_ms, self.kind) {
-            // Otherwise, a host that has gone without a word would keep its controller forever.
+            // Without this limit, a host that has gone without a word would keep its controller
+            // for ever.
             (0, Kind::Discovery) => DISCOVERY_TIME_MAX,
             (0, Kind::Io) => return None,
             (ms, _) => Duration::from_millis(ms.into()),
@@ -335,26 +341,34 @@ mod tests {
         controller.configure(Configuration::default());
         assert_eq!((controller.is_ready(), controller.resets()), (false, 1));
         controller.configure(Configuration::ENABLED);
-        assert_eq!(controller.take_queue(1, None), Ok(1), "the reset has ended its queues");
+        assert_eq!(controller.take_queue(1, None), Ok(1), "the reset has ended the first queue");
         controller.give_queue(1, 0);
-        assert!(controller.take_queue(1, None).is_err(), "a queue of before the reset frees none");
+        assert!(
+            controller.take_queue(1, None).is_err(),
+            "the end of a queue from before the reset frees no later queue"
+        );
         assert!(controller.has_queue_of(1) && !controller.has_queue_of(0));
         controller.end();
         assert!(!controller.has_queue_of(1) && !controller.is_ready());
         let refused = controller.take_queue(2, None).map_err(|refusal| refusal.status);
-        assert_eq!(refused, Err(ConnectRefusal::no_controller().status), "it is over");
+        assert_eq!(
+            refused,
+            Err(ConnectRefusal::no_controller().status),
+            "an ended controller refuses queues"
+        );
     }
 
-    /// Once a host has the reply, it may use the blocks of its old commands for something else.
+    /// Once a host has the reply to a reset, it may use the blocks of its old commands for other
+    /// data. So the old commands must not change these blocks later.
     #[test]
     fn a_reset_and_an_end_wait_for_what_a_queue_begins_and_let_it_begin_no_more() {
         for is_reset in [true, false] {
             let controller = controller(0);
             controller.configure(Configuration::ENABLED);
-            let waker = Arc::new(Waker::new().expect("there are descriptors"));
+            let waker = Arc::new(Waker::new().expect("a file descriptor is free"));
             let link = Arc::new(Link::new(waker, Canceller::default()));
-            controller.take_queue(1, Some(&link)).expect("it is ready");
-            let begins = link.enter().expect("it may begin something");
+            controller.take_queue(1, Some(&link)).expect("the controller is ready");
+            let begins = link.enter().expect("the connection may begin operations");
             let (ended, end) = std::sync::mpsc::channel();
             std::thread::scope(|scope| {
                 let controller = &controller;
@@ -364,15 +378,15 @@ mod tests {
                     } else {
                         controller.end();
                     }
-                    ended.send(()).expect("the test waits for it");
+                    ended.send(()).expect("the test waits for the message");
                 });
                 while controller.has_queue_of(0) {
                     std::thread::yield_now();
                 }
                 let early = end.recv_timeout(Duration::from_millis(50));
-                assert!(early.is_err(), "something begins just now");
+                assert!(early.is_err(), "the end waits for the operation that begins");
                 drop(begins);
-                end.recv().expect("it ends");
+                end.recv().expect("the reset or end returns");
             });
             assert!(link.enter().is_none());
         }
@@ -381,7 +395,7 @@ mod tests {
     #[test]
     fn the_connection_of_the_admin_queue_is_woken_at_the_end() {
         let mut controller = controller(0);
-        let waker = Arc::new(Waker::new().expect("there are descriptors"));
+        let waker = Arc::new(Waker::new().expect("a file descriptor is free"));
         controller.admin = Some(Arc::new(Link::new(waker.clone(), Canceller::default())));
         let is_woken = || {
             let mut fds = [PollFd::new(&*waker, PollFlags::IN)];
@@ -419,7 +433,7 @@ mod tests {
         controller.raise(error(3));
         controller.raise(error(4));
         controller.raise(notice);
-        assert_eq!(controller.take_event(), Some(notice), "another kind");
+        assert_eq!(controller.take_event(), Some(notice), "an event of another kind is not masked");
         assert_eq!(controller.take_event(), None);
         controller.clear_events(lid::SMART);
         assert_eq!(controller.take_event(), None);

@@ -1,7 +1,7 @@
 //! Directive Send and Directive Receive. Source: base specification 2.1, 5.1.6, 5.1.7 and 8.1.8.
 //!
-//! The only directive for writes is data placement. It is always enabled, because placement itself
-//! is always enabled.
+//! The only directive for writes is data placement. This directive is always enabled, because
+//! placement itself is always enabled.
 
 use slimio_nvme::command::DIRECTIVE_DATA_PLACEMENT;
 use slimio_nvme::{Command, NSID_ALL};
@@ -9,13 +9,13 @@ use slimio_nvme::{Command, NSID_ALL};
 use crate::refusal::Refusal;
 use crate::subsystem::NSID;
 
-/// Offsets of fields in the command, for errors: the count of dwords, and the operation.
+/// Offsets of two fields in the command, for errors: the number of dwords, and the operation.
 pub(crate) const NUMD_AT: u16 = 40;
 const DOPER_AT: u16 = 44;
-/// The directive Identify, which reports the other directives, and its operation that reports them.
+/// The directive Identify, and its operation that reports which directives there are.
 const IDENTIFY: u8 = 0;
 const RETURN_PARAMETERS: u8 = 1;
-/// Size in bytes of the returned parameters, and of each bitmap of directives in them.
+/// Sizes in bytes: of the returned parameters, and of each bitmap of directives in them.
 const PARAMETERS_SIZE: usize = 4096;
 const BITS_SIZE: usize = 32;
 
@@ -35,15 +35,15 @@ pub(crate) fn receive(command: &Command) -> Result<Vec<u8>, Refusal> {
     }
     let mut data = vec![0; PARAMETERS_SIZE];
     let (identify, placement) = (1 << IDENTIFY, 1 << DIRECTIVE_DATA_PLACEMENT);
-    // Three bitmaps: the directives that are supported, that are enabled, and that stay enabled
-    // after a reset.
+    // Three bitmaps: the supported directives, the enabled ones, and those that stay enabled after
+    // a reset.
     data[0] = identify | placement;
     data[BITS_SIZE] = identify | placement;
     data[2 * BITS_SIZE] = placement;
     Ok(data)
 }
 
-/// Refuses Directive Send: nothing can be enabled or disabled.
+/// Refuses Directive Send, because no directive can be enabled or disabled.
 pub(crate) fn send() -> Refusal {
     Refusal::field(DOPER_AT)
 }

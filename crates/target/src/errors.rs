@@ -26,7 +26,7 @@ impl ErrorLog {
         self.count
     }
 
-    /// The log page.
+    /// The log page, in which unused entries are zero.
     pub(crate) fn page(&self) -> Vec<u8> {
         let mut page: Vec<u8> = self.latest.iter().flat_map(ErrorEntry::encode).collect();
         page.resize(ERRORS_MAX * ErrorEntry::SIZE, 0);
@@ -46,9 +46,9 @@ mod tests {
         }
         let page = log.page();
         assert_eq!(page.len(), 64 * 64);
-        let first = ErrorEntry::decode(&page).expect("it is whole");
+        let first = ErrorEntry::decode(&page).expect("the page has a whole entry");
         assert_eq!((first.error_count, first.cid), (66, 65));
-        let last = ErrorEntry::decode(&page[63 * 64..]).expect("it is whole");
+        let last = ErrorEntry::decode(&page[63 * 64..]).expect("the page has a whole entry");
         assert_eq!((last.error_count, last.cid), (3, 2));
         assert_eq!(log.count(), 66);
     }

@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem};
 
-/// Offsets in the command of the dwords that errors name.
+/// Offsets of two dwords in the command, for errors.
 const CDW10: u16 = 40;
 const CDW11: u16 = 44;
 /// Sizes in bytes of the data of three features: Timestamp, Host Behavior Support, and Host
@@ -39,11 +39,11 @@ pub(crate) struct Features {
     async_events: u32,
     pub(crate) keep_alive_ms: u32,
     host_behavior: [u8; 3],
-    /// The time that the host has set, in milliseconds, and when it did so.
+    /// The time that the host has set, in milliseconds, and the moment when the host set it.
     timestamp: Option<(u64, Instant)>,
 }
 
-/// Over temperature threshold, in kelvin.
+/// Default of the threshold for a temperature that is too high, in kelvin.
 const TEMPERATURE_MAX: u16 = 358;
 
 impl Features {
@@ -64,9 +64,9 @@ impl Features {
         }
     }
 
-    /// The milliseconds since the Unix epoch or, if the host has not set the time, since the
-    /// subsystem was made. Also says which of the two it is. Source: base specification 2.1, figure
-    /// 396.
+    /// The value of Timestamp, in milliseconds: the time that the host has set, plus the time since
+    /// then. If the host has set no time, the value is the time since the subsystem was made. A bit
+    /// says whether the host has set the time. Source: base specification 2.1, figure 396.
     fn timestamp(&self, start: Instant, now: Instant) -> u64 {
         const OF_HOST: u64 = 1 << 49;
         let (ms, since, origin) = match self.timestamp {
@@ -78,7 +78,7 @@ impl Features {
     }
 }
 
-/// Bytes that Set Features takes from the host for a command.
+/// Number of bytes that Set Features takes from the host for a command.
 pub(crate) fn data_size_to_set(command: &Command) -> usize {
     let access = FeatureAccess::of(command);
     match access.fid {
@@ -89,7 +89,7 @@ pub(crate) fn data_size_to_set(command: &Command) -> usize {
     }
 }
 
-/// Bytes that Get Features returns for a command.
+/// Number of bytes that Get Features returns for a command.
 pub(crate) fn data_size_to_get(command: &Command) -> usize {
     let access = FeatureAccess::of(command);
     if access.select == Select::Capabilities {
@@ -104,7 +104,7 @@ pub(crate) fn data_size_to_get(command: &Command) -> usize {
     }
 }
 
-/// Number of event types that a host has room for. A host that does not say so has room for all.
+/// Number of event types for which a host has room. A host that gives no number has room for all.
 fn event_room(cdw11: u32) -> usize {
     match cdw11 >> 16 & 0xff {
         0 => 0xff,
@@ -145,7 +145,7 @@ fn is_changeable(id: u8) -> bool {
     !matches!(id, fid::HOST_ID | fid::FDP)
 }
 
-/// Whether a feature belongs to a namespace. Then the command's namespace number says to which.
+/// Whether a feature belongs to a namespace. If so, the command must give the namespace's number.
 fn is_of_namespace(id: u8) -> bool {
     matches!(id, fid::ERROR_RECOVERY | fid::FDP_EVENTS)
 }
@@ -164,7 +164,7 @@ pub(crate) fn get(
     }
     let is_default = match access.select {
         Select::Current => false,
-        // No feature can be saved. So the saved value is the default, which a reset would restore.
+        // No feature can be saved. So the saved value is the default, as after a reset.
         Select::Default | Select::Saved => true,
         Select::Capabilities => {
             let bits = u64::from(is_changeable(id)) << 2 | u64::from(is_of_namespace(id)) << 1;
@@ -220,7 +220,7 @@ pub(crate) fn get(
                 }
                 return Ok(Reply::data(controller.host_id.to_vec()));
             }
-            _ => unreachable!("every supported feature has a value"),
+            _ => unreachable!("every supported feature has its own branch"),
         };
         Ok(Reply::result(value))
     })
@@ -244,7 +244,8 @@ pub(crate) fn set(
     }
     if id == fid::FDP {
         check_group(value)?;
-        // Placement can't be turned on or off while the group has a namespace, and it always has.
+        // Placement can't be turned on or off while the group has a namespace, and the group always
+        // has one.
         return Err(Refusal::at(Status::COMMAND_SEQUENCE_ERROR, CDW10));
     }
     if !is_changeable(id) {
@@ -263,7 +264,7 @@ pub(crate) fn set(
     controller.features(|features| {
         match id {
             fid::ARBITRATION => features.arbitration = value,
-            // There is only power state 0.
+            // The controller has only power state 0.
             fid::POWER_MANAGEMENT if value & 0x1f != 0 => return Err(Refusal::field(CDW11)),
             fid::POWER_MANAGEMENT => features.power_state = value,
             fid::TEMPERATURE_THRESHOLD => match (value >> 16 & 0xf, value >> 20 & 3) {
@@ -281,8 +282,8 @@ pub(crate) fn set(
                 if !status.rdy {
                     return Err(Refusal::at(Status::COMMAND_SEQUENCE_ERROR, CDW10));
                 }
-                // All queues are always available, so the answer does not depend on how many the
-                // host asks for.
+                // All queues are always available, so the answer does not depend on how many queues
+                // the host asks for.
                 return Ok(Reply::result(features.queues.into()));
             }
             fid::WRITE_ATOMICITY => features.write_atomicity = value & 1,
@@ -306,13 +307,13 @@ pub(crate) fn set(
                 features.timestamp = Some((u64::from_le_bytes(bytes), now));
             }
             fid::HOST_BEHAVIOR => features.host_behavior.copy_from_slice(&data[..3]),
-            _ => unreachable!("every changeable feature can be changed"),
+            _ => unreachable!("every changeable feature has its own branch"),
         }
         Ok(Reply::default())
     })
 }
 
-/// Checks the number of an endurance group in a dword.
+/// Checks that a dword holds the number of the only endurance group.
 fn check_group(cdw11: u32) -> Result<(), Refusal> {
     if cdw11 as u16 == ENDURANCE_GROUP { Ok(()) } else { Err(Refusal::field(CDW11)) }
 }
@@ -348,7 +349,7 @@ fn set_fdp_events(
     data: &[u8],
 ) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, access.cdw11)?;
-    // Hosts may send more bytes than there are event types.
+    // The host may send more bytes than it lists event types. The rest is ignored.
     let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
     // The drive has no time limit for a unit, so this event never happens. But its type is valid.
     let is_known = |kind: &u8| *kind == UNIT_TIMED_OUT || EventKind::of_code(*kind).is_some();

@@ -1,5 +1,5 @@
-//! All extents of a device are taken, or files can't grow: which area gets room first, which
-//! operation fails without harm to others, and how the log goes on.
+//! Full media: all extents of a device are taken, or files can't grow. The tests check which area
+//! gets room first, which operations fail without harm to others, and how the log goes on.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use slimio_storage::{Policy, Pool, Room, SlotName, SnapshotKind, format};
 const EXTENTS: u64 = 26;
 
 fn open(media: &mut SimMedia) -> (Client, Script) {
-    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     client.history.clone_from(&recovered);
     (client, recovered)
@@ -21,7 +21,7 @@ fn open(media: &mut SimMedia) -> (Client, Script) {
 fn made() -> SimMedia {
     let mut media = SimMedia::new(SimConfig::default(), Kind::Device);
     media.extent_count = EXTENTS;
-    format(&mut media, &SMALL).expect("there is room");
+    format(&mut media, &SMALL).expect("the device has room for a volume");
     media
 }
 
@@ -29,8 +29,8 @@ fn pool(client: &Client) -> Pool {
     client.volume.log.pool().expect("the volume is on a device").clone()
 }
 
-/// Appends records until there is no room, and returns how many were appended. The data set grows
-/// with each record.
+/// Appends records until the log has no room, and returns how many were appended. The data set
+/// grows with each record.
 fn fill(client: &mut Client) -> usize {
     fill_with(client, usize::MAX)
 }
@@ -47,10 +47,10 @@ fn fill_with(client: &mut Client, kept: usize) -> usize {
     client.appended - before
 }
 
-/// Takes a snapshot. Returns whether it was adopted.
+/// Takes a snapshot, and returns whether the volume has adopted the snapshot.
 fn take(client: &mut Client, kind: SnapshotKind) -> bool {
     let before = client.volume.log.snapshots().of_kind(kind).copied();
-    client.begin(kind).expect("nothing else is under way");
+    client.begin(kind).expect("a snapshot can begin");
     client.settle();
     client.volume.log.snapshots().of_kind(kind).copied() != before
 }
@@ -73,7 +73,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let used = pool(&client).usage();
     assert!(used.free >= used.kept && used.wal >= used.total / 3, "{used:?}");
     assert!(take(&mut client, SnapshotKind::Wal), "a snapshot of the grown data set fits");
-    // This works again and again, because the space of the old snapshot goes to the log and the
+    // Later snapshots fit too, because the space of each old snapshot goes to the log and to the
     // next snapshot.
     for _ in 0..4 {
         client.history.truncate(first / 2);
@@ -84,10 +84,10 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     let used = pool(&client).usage();
     assert_eq!(used.wal + used.slots.iter().sum::<u64>() + used.free, used.total);
     let held = client.volume.log.snapshots().root().map(|root| root.len_lbas.div_ceil(3) * 3);
-    assert_eq!(used.slots.iter().sum::<u64>(), held.expect("there is a root"));
+    assert_eq!(used.slots.iter().sum::<u64>(), held.expect("the volume has a root"));
 }
 
-/// A value that was replaced no longer needs room in a snapshot.
+/// Only ten records stay in the data set. A snapshot needs no room for the others.
 #[test]
 fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     let mut media = made();
@@ -125,14 +125,17 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     give_back(&mut client);
     let before = pool(&client).usage();
     assert!(before.free < 2 * before.kept, "{before:?}");
-    assert!(!take(&mut client, SnapshotKind::OnDemand), "only one more snapshot fits");
+    assert!(
+        !take(&mut client, SnapshotKind::OnDemand),
+        "the space is kept for the next WAL-snapshot"
+    );
     give_back(&mut client);
     assert_eq!(
         pool(&client).usage().slots,
         before.slots,
         "the slots have the same extents as before"
     );
-    // With a smaller data set, both this snapshot and the next one fit.
+    // With a smaller data set, the on-demand snapshot and the next WAL-snapshot both fit.
     client.history.truncate(count / 8);
     client.turn(false);
     assert!(take(&mut client, SnapshotKind::OnDemand));
@@ -140,8 +143,8 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
     client.settle();
 }
 
-/// If each area is a file, snapshots share the file system with the log. However much the log
-/// grows, it must leave the space that the next snapshot needs.
+/// If each area is a file, snapshots share the file system with the log. However long the log
+/// grows, it must leave free the space that the next snapshot needs.
 #[test]
 fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     for lbas_max in 60..90 {
@@ -156,11 +159,11 @@ fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     }
 }
 
-/// Fills the log and empties the data set, again and again. Each time, there must be room
-/// afterwards.
+/// Fills the log and empties the data set, three times. Each time, the log must then have room
+/// again.
 fn goes_on(client: &mut Client) {
     for _ in 0..3 {
-        assert!(fill_with(client, 0) > 0, "there is room");
+        assert!(fill_with(client, 0) > 0, "the log has room at first");
         let lsn = client.volume.log.appended();
         client.volume.log.release_before(lsn);
         client.settle();
@@ -170,22 +173,22 @@ fn goes_on(client: &mut Client) {
 
 /// When a log in a file gives back segments, it keeps the blocks of a second segment. Without these
 /// blocks, the log could not release its last segment on a full file system. After a restart, the
-/// log finds out which segment has the blocks.
+/// log finds out which free segment has the blocks.
 #[test]
 fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (mut client, _) = open(&mut media);
     while client.volume.log.stats().capacity_bytes < 4 * 6 * LBA_SIZE as u64 {
-        assert!(client.append(&(0, vec![1; 5000])), "there is much space");
+        assert!(client.append(&(0, vec![1; 5000])), "the log can still grow");
         client.settle();
     }
     for _ in 0..2 {
-        assert!(take(&mut client, SnapshotKind::Wal), "there is much space");
+        assert!(take(&mut client, SnapshotKind::Wal), "the snapshot fits");
     }
     client.disk.faults(|faults| faults.full = true);
     fill_with(&mut client, 2);
     let root = client.volume.log.snapshots().root().copied();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     while client.volume.log.snapshots().root() == root.as_ref() {
         client.turn(true);
     }
@@ -200,23 +203,24 @@ fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     goes_on(&mut client);
 }
 
-/// The slot of a cancelled snapshot still has its extents. No other area can use them before they
-/// are given back, so the next snapshot must go to this slot.
+/// The slot of a cancelled snapshot keeps its extents for a while. Until they are given back, no
+/// other area can use them. So the next snapshot must go to this slot.
 #[test]
 fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
     let mut path = client.disk.open_slot(client.volume.log.pool(), SlotName::B);
-    path.grow(6).expect("there is room");
-    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    path.grow(6).expect("the device has free extents");
+    let plan = client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     assert_eq!(plan.slot, SlotName::B);
     client.settle();
-    let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    let plan = client.begin(SnapshotKind::OnDemand).expect("a snapshot can begin");
     assert_eq!(plan.slot, SlotName::A, "the other reserves have no extents");
     client.settle();
 }
 
-/// Whether a record gets room once the keeper has done its jobs.
+/// Runs the keeper's jobs until the log no longer tells clients to wait. Returns whether a record
+/// then has room.
 fn gets_room(client: &mut Client) -> bool {
     for _ in 0..100 {
         match client.volume.log.room(100) {
@@ -224,26 +228,26 @@ fn gets_room(client: &mut Client) -> bool {
             room => return room == Room::Free,
         }
     }
-    panic!("the record waits for ever");
+    panic!("the record still waits after 100 turns");
 }
 
-/// From the time the volume is made, no file can grow. The log still gets room when the data set is
+/// No file can grow once the volume is made. Even so, the log gets room when the data set is
 /// emptied.
 #[test]
 fn a_full_medium_has_room_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     media.disk.faults(|faults| faults.full = true);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     goes_on(&mut client);
 }
 
-/// The log got no extent, because a snapshot of the data set needs the room. When the data set has
-/// been emptied, the log must ask again at once, without waiting for its next regular retry.
+/// The log is refused a further extent, because a snapshot of the data set needs the room. Once the
+/// data set is empty, the log must ask again at once, without waiting for its next regular retry.
 #[test]
 fn the_log_asks_again_when_the_data_set_is_empty() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.leaves_room = false;
     client.volume.log.leave_room_for_snapshot(1 << 20, [0; 3]);
@@ -256,15 +260,15 @@ fn the_log_asks_again_when_the_data_set_is_empty() {
     assert!(client.now - before < Duration::from_secs(1));
 }
 
-/// A log can release its last segment only if it has another segment to go on in. But a snapshot
-/// may take all free extents before the log asks for another segment. So the log must keep the
+/// A log can release its last segment only if it has another segment to write to. A snapshot may
+/// take all free extents before the log asks for this segment. So the log must always keep the
 /// extents of a second segment.
 #[test]
 fn a_log_keeps_a_segment_to_go_on_in() {
     let mut media = made();
     let (mut client, _) = open(&mut media);
     fill(&mut client);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     while client.volume.log.snapshots().root().is_none() {
         client.turn(true);
     }

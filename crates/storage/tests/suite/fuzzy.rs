@@ -13,8 +13,8 @@ fn with_fuzzy_root(policy: Policy) -> (Client, SimMedia) {
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let script = small_script(6);
     write(&mut client, &script[..2]);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("a snapshot was begun");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
+    let mut taking = client.taking.take().expect("a snapshot has begun");
     write(&mut client, &script[2..4]);
     let summary = taking.finish().expect("the snapshot can be written");
     client.volume.log.adopt(summary);
@@ -39,7 +39,7 @@ fn adopt(client: &mut Client) -> SnapshotEvent {
             return event;
         }
     }
-    panic!("the snapshot has no outcome");
+    panic!("the log reported no outcome within 100 turns");
 }
 
 fn root(client: &Client) -> SlotSummary {
@@ -53,7 +53,8 @@ fn it_needs_the_log_up_to_where_it_was_finished() {
     assert!(held.is_fuzzy() && held.consistent_lsn < client.volume.log.appended(), "{held:?}");
     assert_eq!(client.volume.keeper.superblock().snapshots.root(), Some(&held));
     drop(client);
-    let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, recovered) =
+        reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, small_script(6));
     assert_eq!(
         volume.log.snapshots().root(),
@@ -71,8 +72,8 @@ fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let script = small_script(6);
     write(&mut client, &script[..2]);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("a snapshot was begun");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
+    let mut taking = client.taking.take().expect("a snapshot has begun");
     assert!(script[2..].iter().all(|record| client.append(record)));
     let (begun, appended) = (client.volume.log.durable(), client.volume.log.appended());
     assert!(begun < appended, "records after the snapshot's LSN are not durable yet");
@@ -81,7 +82,7 @@ fn it_is_adopted_when_all_that_it_needs_is_durable() {
     let event = adopt(&mut client);
     let SnapshotEvent::Adopted(held) = event else { panic!("{event:?}") };
     assert_eq!((held.lsn, held.consistent_lsn), (begun, appended));
-    assert!(client.volume.log.durable() >= appended, "a durable log has what the snapshot lacks");
+    assert!(client.volume.log.durable() >= appended, "the log up to the snapshot's end is durable");
 }
 
 #[test]
@@ -94,17 +95,17 @@ fn a_log_that_ends_before_is_damaged() {
     for lba in start.lba..SMALL.segment_lbas {
         media.disk.poke(WAL, lba, &[0; LBA_SIZE]);
     }
-    let refused =
-        reopen(&mut media, &options(Policy::Always)).expect_err("the root needs more of the log");
+    let refused = reopen(&mut media, &options(Policy::Always))
+        .expect_err("the log lacks batches that the root needs");
     let Error::Damaged { what, .. } = &refused else { panic!("{refused}") };
     let needed = format!("it was known to be whole up to LSN {}", held.consistent_lsn);
     assert!(what.contains(&needed), "{what}");
 
     let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
-    let (volume, recovered) = reopen(&mut media, &salvage).expect("it opens");
+    let (volume, recovered) = reopen(&mut media, &salvage).expect("the volume opens");
     assert_eq!(recovered, small_script(2), "the records in the snapshot come back");
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
-    assert!(!root(&client).is_fuzzy(), "the root needs no more of the log");
+    assert!(!root(&client).is_fuzzy(), "the root no longer depends on the log");
     write(&mut client, &small_script(1));
     drop(client);
     let (_, recovered) =
@@ -112,9 +113,9 @@ fn a_log_that_ends_before_is_damaged() {
     assert_eq!(recovered.len(), 3);
 }
 
-/// A fuzzy snapshot lacks entries that were overwritten while it was taken. If the log ended before
-/// the snapshot was finished, commands that were not logged may have overwritten these entries, so
-/// the snapshot is useless.
+/// A fuzzy snapshot relies on the log for entries that are overwritten while it is taken. If the
+/// log ends before the snapshot is finished, some of these entries may be in neither, so the
+/// snapshot is useless.
 #[test]
 fn a_log_that_ends_makes_it_useless() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -122,27 +123,27 @@ fn a_log_that_ends_makes_it_useless() {
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let script = small_script(2);
     write(&mut client, &script);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
-    let mut taking = client.taking.take().expect("a snapshot was begun");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
+    let mut taking = client.taking.take().expect("a snapshot has begun");
     client.volume.log.end();
     client.settle();
     let summary = taking.finish().expect("the snapshot can be written");
     client.volume.log.adopt(summary);
     assert!(matches!(adopt(&mut client), SnapshotEvent::Obsolete(_)));
     assert!(client.volume.log.snapshots().root().is_none());
-    // A snapshot that is taken while the log is off, or on demand, does not need the log.
+    // Neither a snapshot taken while the log is off nor an on-demand snapshot needs the log.
     for kind in [SnapshotKind::Wal, SnapshotKind::OnDemand] {
-        let plan = client.begin(kind).expect("nothing else is under way");
+        let plan = client.begin(kind).expect("a snapshot can begin");
         assert!(!plan.is_fuzzy, "{kind:?}");
         client.settle();
     }
     client.volume.log.resume();
-    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let plan = client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     assert!(!plan.is_fuzzy, "the log resumes from this snapshot");
     client.settle();
-    let plan = client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    let plan = client.begin(SnapshotKind::OnDemand).expect("a snapshot can begin");
     assert!(!plan.is_fuzzy);
     client.settle();
-    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let plan = client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     assert!(plan.is_fuzzy);
 }

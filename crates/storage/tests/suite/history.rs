@@ -11,10 +11,9 @@ use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, R
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
 fn client(media: &mut SimMedia, policy: Policy) -> Client {
-    // This crash point is never reached. It is set because the disk watches mapped memory only
-    // while a crash is planned.
+    // The disk watches mapped memory only while a crash is planned. This crash is never reached.
     media.disk.crash_after(1_000_000);
-    let (volume, recovered) = reopen(media, &options(policy)).expect("it opens");
+    let (volume, recovered) = reopen(media, &options(policy)).expect("the volume opens");
     Client::new(volume, media.disk.clone(), recovered.len())
 }
 
@@ -49,20 +48,20 @@ fn a_write_that_lands_after_recovery_stays_dead() {
         first.volume.log_path.kick();
     }
     let images = first.disk.crash_now().power_images(&ALL_OR_NOTHING);
-    let [before, landed] = &images[..] else { panic!("one write is in flight") };
+    let [before, landed] = &images[..] else { panic!("exactly one write must be in flight") };
     let (before, landed) = (media_of(before), media_of(landed));
 
     let mut media = before;
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, [record(1)]);
     copy_block(&landed, &media, 1);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, [record(1)], "a lost record does not come back");
 }
 
 /// Like the test above, but the next batch does not fit into the rest of the segment, so it goes to
-/// the next segment and never overwrites the dead write. The cut of the next recovery is after
-/// both.
+/// the next segment and never overwrites the dead write. The next recovery's cut is after that
+/// batch, and so after the dead write as well.
 #[test]
 fn a_write_that_was_passed_over_stays_dead() {
     let large = |byte: u8| (0, vec![byte; 5000]);
@@ -78,7 +77,7 @@ fn a_write_that_was_passed_over_stays_dead() {
         first.volume.log_path.kick();
     }
     let images = first.disk.crash_now().power_images(&ALL_OR_NOTHING);
-    let [before, landed] = &images[..] else { panic!("one write is in flight") };
+    let [before, landed] = &images[..] else { panic!("exactly one write must be in flight") };
     let (mut media, landed) = (media_of(before), media_of(landed));
 
     let mut second = client(&mut media, Policy::Always);
@@ -87,7 +86,8 @@ fn a_write_that_was_passed_over_stays_dead() {
     second.settle();
     drop(second);
     for _ in 0..3 {
-        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         assert_eq!(recovered, [large(1), large(2), record(3), large(5)]);
     }
 }
@@ -96,14 +96,14 @@ fn a_write_that_was_passed_over_stays_dead() {
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
 /// Submits the appended records, and dies. Returns two volumes: one that the write has not reached,
-/// and one that it has reached.
+/// and one that the write has reached.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {
         client.volume.log_path.kick();
     }
     let images = client.disk.crash_now().power_images(&ALL_OR_NOTHING);
-    let [before, landed] = &images[..] else { panic!("one write is in flight") };
+    let [before, landed] = &images[..] else { panic!("exactly one write must be in flight") };
     [media_of(before), media_of(landed)]
 }
 
@@ -120,8 +120,7 @@ fn dies_in_a_pair() -> [SimMedia; 2] {
     dies_in_flight(&mut first)
 }
 
-/// The second block of the pair in [`dies_in_a_pair`]. The two commits before the pair have blocks
-/// of their own.
+/// The second block of the pair in [`dies_in_a_pair`]. Blocks 0 and 1 have one commit each.
 const PAIR_SECOND: u64 = 3;
 
 fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -133,7 +132,7 @@ fn appends(media: &mut SimMedia, byte: u8) -> Vec<(u16, Vec<u8>)> {
     assert!(client.append(&record(byte)));
     client.settle();
     assert_eq!(client.acknowledged, client.appended);
-    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens");
     recovered
 }
 
@@ -142,7 +141,7 @@ fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
     let [mut media, landed] = dies_in_a_pair();
     drop(client(&mut media, Policy::Always));
     copy_block(&landed, &media, PAIR_SECOND);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, records(&[1, 2, 3, 4, 5]));
 }
 
@@ -163,15 +162,16 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
         assert_eq!(appends(&mut media, 8), records(&[1, 2, 3, 4, 5, 7, 8]));
         copy_block(&landed, &media, PAIR_SECOND);
         for _ in 0..3 {
-            let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            let (_, recovered) =
+                reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(recovered, records(&[1, 2, 3, 4, 5, 7, 8]), "landing {landing}");
         }
     }
 }
 
 /// The pair is near the end of its segment, so the next epoch begins in the next segment. In one
-/// case, the pair is at the very end. In the other case, some blocks are left, but too few for the
-/// batch.
+/// case, the pair is at the very end. In the other case, some blocks are left after the pair, but
+/// too few for the batch.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
@@ -196,13 +196,13 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
             expected.push(large);
         }
         copy_block(&landed, &media, 7);
-        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-        assert_eq!(recovered, expected, "{left} blocks are left");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
+        assert_eq!(recovered, expected, "{left} blocks are left after the pair");
     }
 }
 
-/// A sink that notes, for each record, how many operations the disk had run when the record came
-/// back.
+/// Notes, for each record, how many operations the disk had run when the record came back.
 struct Pace {
     disk: SimDisk,
     ops: Vec<u64>,
@@ -210,7 +210,7 @@ struct Pace {
 
 impl RecoverSink for Pace {
     fn chunk(&mut self, _: Chunk) -> Result<(), Error> {
-        unreachable!("there is no snapshot")
+        unreachable!("the volume has no snapshot")
     }
 
     fn record(&mut self, _: Record<'_>) -> Result<(), String> {
@@ -235,7 +235,7 @@ fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     drop(client(&mut media, Policy::Always));
     let before = media.disk.ops();
     let mut pace = Pace { disk: media.disk.clone(), ops: Vec::new() };
-    recover(&mut media, &options(Policy::Always), &mut pace).expect("it opens");
+    recover(&mut media, &options(Policy::Always), &mut pace).expect("the volume opens");
     let (early, last) = (pace.ops[9] - before, pace.ops[199] - before);
     assert!(2 * early < last, "{early} of {last} operations ran before the tenth record");
 }
@@ -260,13 +260,14 @@ fn a_commit_to_the_first_block_of_a_pair_stays_dead() {
             assert_eq!(appends(&mut media, 8), expected);
         }
         copy_block(&landed, &media, PAIR_SECOND - 1);
-        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         assert_eq!(recovered, expected);
     }
 }
 
-/// The dead write takes several blocks near the end of its segment. The next batch did not fit
-/// there, so it went to the next segment.
+/// The dead write takes several blocks near the end of its segment. The next batch does not fit
+/// there, so it goes to the next segment.
 #[test]
 fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     let layout = FormatOptions { segment_lbas: 16, batch_lbas_max: 4, ..SMALL };
@@ -295,13 +296,13 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
     for lba in 13..16 {
         copy_block(&landed, &media, lba);
     }
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, expected);
 }
 
-/// On a device that is attached to two machines, nothing stops a write of the dead process. It may
-/// overwrite an acknowledged batch. The log then no longer leads to the cut of the last recovery,
-/// so the volume must be refused.
+/// On a device that is attached to two machines, nothing stops a dead process's last write. The
+/// write may overwrite an acknowledged batch. The log then no longer reaches the cut of the last
+/// recovery, so the volume must be refused.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -330,8 +331,7 @@ fn killed_behind_a_torn_record() -> Image {
     }
     let log = &mut first.volume.log;
     log.append(0, &[&record(1).1]);
-    // This record is appended without a turn of the loop, so that it begins in the batch of the
-    // record before.
+    // No turn comes before this append, so the large record begins in the first record's batch.
     log.append(0, &[&large]);
     if log.drive(&mut *first.volume.log_path, first.now) {
         first.volume.log_path.kick();
@@ -353,12 +353,11 @@ fn killed_behind_a_torn_record() -> Image {
 #[test]
 fn a_kill_behind_a_power_cut_within_a_record_loses_nothing() {
     let mut media = media_of(&killed_behind_a_torn_record());
-    let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     assert_eq!(recovered, records(&[1, 3, 4, 5]));
 }
 
-/// The recovery that appends the buffers' records to the log is killed as well. Even then, nothing
-/// may be lost.
+/// Recovery is killed while it appends the buffers' records to the log. Nothing may be lost.
 #[test]
 fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
     let image = killed_behind_a_torn_record();
@@ -367,13 +366,14 @@ fn a_killed_recovery_behind_a_torn_record_loses_nothing() {
         media.disk.crash_after(ops);
         let opened = reopen(&mut media, &options(Policy::EverySec));
         let Some(crash) = media.disk.crashed() else {
-            assert_eq!(opened.expect("it opens").1, records(&[1, 3, 4, 5]));
-            assert!(ops > 20, "recovery was killed at each of its operations");
+            assert_eq!(opened.expect("the volume opens").1, records(&[1, 3, 4, 5]));
+            assert!(ops > 20, "recovery was killed at more than 20 points");
             break;
         };
         for image in crash.process_images(&ALL_OR_NOTHING) {
             let mut media = media_of(&image);
-            let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+            let (_, recovered) =
+                reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
             assert_eq!(recovered, records(&[1, 3, 4, 5]), "killed at operation {ops}");
         }
     }
@@ -397,7 +397,7 @@ fn a_batch_of_another_history_does_not_continue_the_log() {
     });
     let mut mixed = one;
     copy_block(&other, &mixed, 1);
-    let (_, recovered) = reopen(&mut mixed, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut mixed, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, [record(1)]);
 }
 
@@ -426,7 +426,7 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
     assert_eq!(client.acknowledged, appended);
     let image = client.disk.crash_now().process_images(&ALL_OR_NOTHING).swap_remove(0);
     let (_, recovered) =
-        reopen(&mut media_of(&image), &options(Policy::EverySec)).expect("it opens");
+        reopen(&mut media_of(&image), &options(Policy::EverySec)).expect("the volume opens");
     assert_eq!(recovered.len(), appended);
 }
 
@@ -445,10 +445,11 @@ fn slots_are_used_again_and_again() {
         }
         let written = client.volume.log.stats().log_bytes;
         let size = SMALL.segment_lbas * 4 * slimio_device::LBA_SIZE as u64;
-        assert!(written > 3 * size, "only {written} bytes were written to {size}");
+        assert!(written > 3 * size, "only {written} bytes were written to a log of {size}");
         let image = first_image(&media.disk.crash_now());
         let mut media = SimMedia::from_image(SimConfig::default(), kind, &image);
-        let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         assert!(script.ends_with(&recovered) && !recovered.is_empty());
     }
 }
@@ -492,6 +493,7 @@ fn lone_small_commits_share_blocks() {
     let log_bytes_per_record_byte = stats.log_bytes as f64 / stats.record_bytes as f64;
     assert!(log_bytes_per_record_byte < 2.2, "{log_bytes_per_record_byte}");
     let image = first_image(&media.disk.crash_now());
-    let (_, recovered) = reopen(&mut media_of(&image), &options(Policy::Always)).expect("it opens");
+    let (_, recovered) =
+        reopen(&mut media_of(&image), &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, expected);
 }

@@ -9,11 +9,11 @@ use slimio_storage::{Error, Policy, RecoverOptions, Superblock, SuperblockCopy, 
 const THIS: &str = "nvme serial S1234 namespace 1";
 const OTHER: &str = "nvme serial S9999 namespace 1";
 
-/// A volume with one record, made on a device with this identity.
+/// Makes a volume with one record on a device with the given identity.
 fn made_on(identity: Option<&str>) -> SimMedia {
     let mut media = formatted(SimConfig::default(), Kind::Device);
     media.identity = identity.map(str::to_owned);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     assert!(client.append(&(0, b"kept".to_vec())));
     client.settle();
@@ -87,7 +87,7 @@ fn no_copy_of_the_version_before_is_left_when_an_identity_is_taken() {
     let image = fixture::image(layout::FORMAT_VERSION_EXTENTS);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
     media.identity = Some(THIS.into());
-    reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     for copy in inspect(&mut media).expect("the volume can be inspected").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
         assert_eq!(superblock.identity, THIS);

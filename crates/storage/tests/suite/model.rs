@@ -190,9 +190,9 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record after the end of a log is in two batches. The next life cuts off the record's first
+/// A record after the end of a log takes two batches. The next life cuts off the record's first
 /// part. The first batch of that life does not fit where the second part is, so the second part
-/// stays on the volume. It must not come back.
+/// stays on the volume. This part must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -249,12 +249,12 @@ fn live(events: Vec<Event>, place: &Place, tally: &Tally) {
         SimConfig { order: Order::Random, seed: place.seed, lbas_max, ..SimConfig::default() };
     let mut media = SimMedia::new(config, kind);
     media.extent_count = place.extent_count;
-    format(&mut media, &layout).expect("there is room");
+    format(&mut media, &layout).expect("the medium has room for a volume");
     media.disk.crash_after(NEVER);
     let policy = policy(place.policy);
     let (is_log_on, oracle) = (true, Oracle::default());
     let mut world = World { place, config, kind, policy, is_log_on, oracle, tally };
-    let (volume, _) = reopen(&mut media, &world.options()).expect("it opens");
+    let (volume, _) = reopen(&mut media, &world.options()).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     for event in events {
         add(&tally.events);

@@ -12,7 +12,7 @@ use slimio_storage::{
     superblock,
 };
 
-/// Damages a block of the log. Returns false if there is no such block.
+/// Damages a block of the log. Returns false if the log has no such block.
 fn rot(media: &mut SimMedia, lba: u64) -> bool {
     superblock(media).expect("the superblock can be read");
     let place = media.place(Area::Wal, lba);
@@ -27,7 +27,7 @@ fn from_on_demand(policy: Policy) -> RecoverOptions {
 }
 
 /// A volume with all records of `script`. Its on-demand snapshot was taken after `count` records,
-/// and its root later.
+/// and its root four records later.
 fn written(config: SimConfig, script: &[(u16, Vec<u8>)], count: usize) -> Image {
     let layout = FormatOptions {
         volume_id: VolumeId(9),
@@ -37,7 +37,7 @@ fn written(config: SimConfig, script: &[(u16, Vec<u8>)], count: usize) -> Image 
         replace: false,
     };
     let mut media = formatted_as(config, Kind::Device, &layout);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.actions.extend([
         (count, Action::Snapshot(SnapshotKind::OnDemand)),
@@ -56,7 +56,7 @@ fn the_on_demand_snapshot_becomes_the_root() {
     let image = written(config, &script, 3);
     let mut media = SimMedia::from_image(config, Kind::Device, &image);
     let (volume, recovered) =
-        reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+        reopen(&mut media, &from_on_demand(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script[..3]);
     assert!(volume.report.is_on_demand && volume.report.root.is_some());
     let mut client = Client::new(volume, media.disk.clone(), 3);
@@ -70,13 +70,14 @@ fn the_on_demand_snapshot_becomes_the_root() {
             client.settle();
             expected.push(record.clone());
         }
-        client.begin(kind).expect("nothing else is under way");
+        client.begin(kind).expect("a snapshot can begin");
         client.settle();
         // Opening the volume at this point brings back the root and the log after it.
         let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
         let image = client.disk.crash_now().power_images(&limits).swap_remove(0);
         media = SimMedia::from_image(config, Kind::Device, &image);
-        let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (volume, recovered) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         assert_eq!(recovered, expected);
         client = Client::new(volume, media.disk.clone(), expected.len());
         client.history = recovered;
@@ -89,7 +90,8 @@ fn no_segment_of_the_old_log_is_one_of_the_new() {
     let (config, script) = (SimConfig::default(), script(12));
     let image = written(config, &script, 3);
     let mut media = SimMedia::from_image(config, Kind::Device, &image);
-    let (volume, _) = reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+    let (volume, _) =
+        reopen(&mut media, &from_on_demand(Policy::Always)).expect("the volume opens");
     let superblock = volume.keeper.superblock();
     let segments = superblock.wal_slots.iter().flatten().count() as u64;
     let segment_size = superblock.geometry.segment_lbas * LBA_SIZE as u64;
@@ -100,7 +102,7 @@ fn no_segment_of_the_old_log_is_one_of_the_new() {
 #[test]
 fn without_an_on_demand_snapshot_nothing_is_changed() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let script = small_script(3);
     client.write(&script, 1);
@@ -108,7 +110,7 @@ fn without_an_on_demand_snapshot_nothing_is_changed() {
     drop(client);
     let opened = reopen(&mut media, &from_on_demand(Policy::Always));
     assert_eq!(opened.err(), Some(Error::NoOnDemandSnapshot));
-    assert_eq!(reopen(&mut media, &options(Policy::Always)).expect("it opens").1, script);
+    assert_eq!(reopen(&mut media, &options(Policy::Always)).expect("the volume opens").1, script);
 }
 
 /// If the log is damaged, the volume can still be recovered from the on-demand snapshot, without
@@ -127,20 +129,20 @@ fn a_damaged_log_is_no_obstacle() {
         let mut media = SimMedia::from_image(config, Kind::Device, &image);
         rot(&mut media, lba);
         let (volume, recovered) =
-            reopen(&mut media, &from_on_demand(Policy::Always)).expect("it opens");
+            reopen(&mut media, &from_on_demand(Policy::Always)).expect("the volume opens");
         assert_eq!(recovered, script[..3], "block {lba}");
         let mut client = Client::new(volume, media.disk.clone(), 3);
         assert!(client.append(&script[5]));
         client.settle();
         drop(client);
-        let (_, again) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (_, again) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         assert_eq!(again, [&script[..3], &script[5..6]].concat(), "block {lba}");
     }
     assert!(refused >= 2, "{refused}");
 }
 
-/// Power is cut at every operation while the root changes, and at every operation of the appends
-/// after it.
+/// Power is cut at every operation of the root's change, and at every operation of the appends that
+/// follow.
 #[test]
 fn a_change_of_the_root_is_made_whole_or_not_at_all() {
     let config = SimConfig { order: Order::Random, seed: 5, ..SimConfig::default() };
@@ -176,5 +178,8 @@ fn a_change_of_the_root_is_made_whole_or_not_at_all() {
             assert!(recovered.len() >= 2 + at_least, "{crash_point}, {}", image.origin);
         }
     }
-    assert!(count >= 240 && changed >= 205, "shrunk to {count} and {changed} images");
+    assert!(
+        count >= 240 && changed >= 205,
+        "the test covered only {count} images, {changed} of them changed"
+    );
 }

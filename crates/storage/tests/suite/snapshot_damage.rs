@@ -1,4 +1,4 @@
-//! Recovery and `verify` refuse a snapshot that is not as it was written, with a reason.
+//! Recovery and `verify` refuse a damaged snapshot, and say what is wrong with it.
 
 use crate::common::snapshots::{Action, SMALL_WRITES, encode_records};
 use crate::common::{
@@ -17,7 +17,7 @@ use slimio_storage::{
 fn written() -> (Image, [SlotSummary; 2], Script) {
     let script = small_script(12);
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.actions.extend([
         (4, Action::Snapshot(SnapshotKind::OnDemand)),
@@ -27,7 +27,7 @@ fn written() -> (Image, [SlotSummary; 2], Script) {
     client.write(&script, 1);
     client.settle();
     let snapshots = *client.volume.log.snapshots();
-    let root = *snapshots.root().expect("there is a root");
+    let root = *snapshots.root().expect("the volume has a root");
     let on_demand = *snapshots.of_kind(SnapshotKind::OnDemand).expect("the snapshot was adopted");
     assert_eq!((root.entry_count, on_demand.entry_count), (9, 4));
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -75,13 +75,15 @@ fn every_block_of_a_snapshot_is_checked() {
                     let opened = reopen(media, &options(Policy::Always));
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
                     // The volume can still be opened from the on-demand snapshot.
-                    let (_, recovered) = reopen(media, &from_on_demand()).expect("it opens");
+                    let (_, recovered) =
+                        reopen(media, &from_on_demand()).expect("the volume opens");
                     assert_eq!(recovered, script[..4], "{context}");
                 } else {
                     let opened = reopen(media, &from_on_demand());
                     assert!(is_damaged(&opened, &held), "{context}: {:?}", opened.err());
                     // Recovery from the root does not need the on-demand snapshot.
-                    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+                    let (_, recovered) =
+                        reopen(media, &options(Policy::Always)).expect("the volume opens");
                     assert_eq!(recovered, script, "{context}");
                 }
                 count += 1;
@@ -133,7 +135,7 @@ fn salvage_leaves_out_the_chunks_that_are_damaged() {
                 rot(media, root.slot, lba, 300);
             }
         }
-        let (volume, recovered) = reopen(media, &salvage).expect("it opens");
+        let (volume, recovered) = reopen(media, &salvage).expect("the volume opens");
         assert_eq!(volume.report.salvaged.len(), 2, "{:?}", volume.report.salvaged);
         // Each chunk has two records. The chunks in blocks 2 and 4 are gone.
         let kept = [&script[..2], &script[4..6], &script[8..]].concat();
@@ -157,7 +159,7 @@ fn a_block_that_can_not_be_read_is_refused() {
             let opened = reopen(media, &options(Policy::Always));
             assert_eq!(opened.is_ok(), held == on_demand, "{:?}", opened.err());
             media.disk.faults(|faults| faults.unreadable.clear());
-            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(recovered, script);
         }
     }
@@ -167,7 +169,7 @@ fn a_block_that_can_not_be_read_is_refused() {
 fn a_volume_in_use_is_checked_piece_by_piece() {
     let (image, [root, on_demand], _) = written();
     let media = &mut media_of(&image);
-    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+    let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.history = recovered;
     let reserve =
@@ -184,7 +186,11 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
             client.write(&small_script(1), 1);
         }
         assert_eq!(sizes.iter().sum::<u64>(), held.len_lbas * LBA_SIZE as u64);
-        assert_eq!(sizes.len() as u64, 1 + held.chunk_count, "a chunk at a time");
+        assert_eq!(
+            sizes.len() as u64,
+            1 + held.chunk_count,
+            "after the first step, each step checks one chunk"
+        );
         // Damage that happens after the first step of the check is found as well.
         let mut check = client.volume.log.check(held.slot).expect("the slot holds a snapshot");
         check.step(path).expect("header, index and trailer are whole");
@@ -194,7 +200,7 @@ fn a_volume_in_use_is_checked_piece_by_piece() {
         assert!(is_damaged(&ended.expect("the check ends"), &held));
     }
     // A new snapshot replaces the damaged root, whose slot is then empty.
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     client.settle();
     assert_eq!(client.volume.log.snapshots().get(root.slot), None);
     let history = client.history.clone();
@@ -232,7 +238,7 @@ fn a_slot_that_is_missing_is_damage_of_what_it_held_and_only_opening_makes_it_ag
         }
         let verified = verify(media, &mut |_| {});
         assert_eq!(verified.err().map(|error| error.to_string()), what);
-        assert_eq!(media.missing(), [gone], "looking at a volume writes nothing");
+        assert_eq!(media.missing(), [gone], "`inspect` and `verify` write nothing");
         let opened = reopen(media, &options(Policy::Always));
         if gone == root.slot {
             assert_eq!(opened.err().map(|error| error.to_string()), what);
@@ -241,7 +247,7 @@ fn a_slot_that_is_missing_is_damage_of_what_it_held_and_only_opening_makes_it_ag
                 reopen(media, &from_on_demand()).expect("the on-demand snapshot is whole");
             assert_eq!(recovered, script[..4]);
         } else {
-            let (volume, recovered) = opened.expect("the missing slot is not needed");
+            let (volume, recovered) = opened.expect("recovery does not need the missing slot");
             assert_eq!(recovered, script);
             assert_eq!(volume.report.missing_slots, [(gone, held)]);
             let report = volume.report.to_string();
@@ -256,7 +262,7 @@ fn a_snapshot_of_another_slot_or_volume_is_refused() {
     let (image, [root, on_demand], _) = written();
     let media = &mut media_of(&image);
     let mut path = media.disk.open_path(slot_space(on_demand.slot));
-    path.grow(root.len_lbas).expect("there is room");
+    path.grow(root.len_lbas).expect("the slot can grow");
     for lba in 0..root.len_lbas {
         let bytes = media.disk.peek(slot_space(root.slot), lba);
         media.disk.poke(slot_space(on_demand.slot), lba, &bytes);
@@ -283,13 +289,13 @@ fn volume_id(media: &mut SimMedia) -> slimio_storage::VolumeId {
 #[test]
 fn what_a_slot_held_before_is_not_taken_for_new() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let take = |client: &mut Client, byte: u8| {
         // Each snapshot has the same size but other contents, as if the only key had been
         // overwritten.
         client.history = vec![(0, vec![byte; 100])];
-        client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+        client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
         client.settle();
         client.volume.log.snapshots().root().expect("the snapshot was adopted").slot
     };
@@ -306,7 +312,7 @@ fn what_a_slot_held_before_is_not_taken_for_new() {
     assert!(what.contains("another snapshot's"), "{what}");
 }
 
-/// If any write of a snapshot is lost or misdirected, a check of the slot finds this.
+/// If any write of a snapshot is lost or misdirected, a check of the slot finds the damage.
 #[test]
 fn lost_and_misdirected_writes_are_found_by_a_check() {
     let records = small_script(9);
@@ -314,9 +320,10 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
     for lba in 0..12 {
         for is_lost in [true, false] {
             let mut media = formatted(SimConfig::default(), Kind::Files);
-            let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            let (mut volume, _) =
+                reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
             let plan =
-                volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("a snapshot may begin");
+                volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("a snapshot can begin");
             let space = slot_space(plan.slot);
             media.disk.faults(|faults| {
                 if is_lost {
@@ -326,7 +333,7 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
                 }
             });
             let device = &mut media.disk.open_path(space);
-            device.grow(64).expect("there is room");
+            device.grow(64).expect("the slot can grow");
             let mut writer =
                 SlotWriter::begin(device, plan, SMALL_WRITES).expect("the slot can be written");
             for record in &records {
@@ -351,17 +358,17 @@ fn lost_and_misdirected_writes_are_found_by_a_check() {
 #[test]
 fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.history = small_script(3);
     client.volume.log.end();
     client.settle();
     for kind in [SnapshotKind::OnDemand, SnapshotKind::Wal] {
-        client.begin(kind).expect("nothing else is under way");
+        client.begin(kind).expect("a snapshot can begin");
         client.settle();
     }
     // The third snapshot is begun, but not finished.
-    client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    client.begin(SnapshotKind::OnDemand).expect("a snapshot can begin");
     for _ in 0..3 {
         client.turn(true);
     }
@@ -379,8 +386,9 @@ fn a_superblock_that_fell_back_is_recognised_by_a_slot() {
     assert!(refused.to_string().contains("newest copies are lost"), "{refused}");
 }
 
-/// The log is damaged before the root's LSN. It is salvaged up to the damage and goes on from
-/// there, at LSNs below that of the root. Recovery must bring back records at these LSNs.
+/// The log is damaged before the root's LSN. A salvage ends the log at the damage. The log goes on
+/// from that point, at LSNs below the root's LSN. Recovery must bring back the records at these
+/// LSNs.
 #[test]
 fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -391,18 +399,18 @@ fn what_is_written_behind_a_log_salvaged_before_its_root_counts() {
         assert!(client.append(record));
         client.settle();
     }
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     client.settle();
     drop(client);
     media.disk.poke(WAL, 1, &[0x33; LBA_SIZE]);
     let salvage = RecoverOptions { salvage: true, ..options(Policy::Always) };
-    let (volume, recovered) = reopen(&mut media, &salvage).expect("it opens");
+    let (volume, recovered) = reopen(&mut media, &salvage).expect("the volume opens");
     assert_eq!(recovered, script[..4]);
     assert!(volume.report.end < volume.report.start, "{:?}", volume.report);
     let mut client = Client::new(volume, media.disk.clone(), 4);
     assert!(client.append(&script[4]));
     client.settle();
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script);
 }

@@ -53,7 +53,7 @@ fn a_failed_snapshot_fails_alone() {
             let (mut client, mut media) = client(Policy::Always);
             let script = small_script(12);
             write(&mut client, &script[..3]);
-            client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+            client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
             client.settle();
             write(&mut client, &script[3..8]);
             let before = *client.volume.log.snapshots();
@@ -67,7 +67,7 @@ fn a_failed_snapshot_fails_alone() {
                 }
                 Fault::Flush | Fault::Cancel(_) => {}
             });
-            assert_eq!(client.begin(kind).expect("nothing else is under way").slot, slot);
+            assert_eq!(client.begin(kind).expect("a snapshot can begin").slot, slot);
             // The first steps write chunks, and the last ones finish the snapshot.
             for step in 0..8 {
                 match fault {
@@ -89,13 +89,14 @@ fn a_failed_snapshot_fails_alone() {
 
             // The log goes on, and the next snapshot is made.
             write(&mut client, &script[8..10]);
-            client.begin(kind).expect("nothing else is under way");
+            client.begin(kind).expect("a snapshot can begin");
             client.settle();
             let held = client.volume.log.snapshots().of_kind(kind).map(|held| held.entry_count);
             assert_eq!(held, Some(10), "{fault:?}");
             write(&mut client, &script[10..]);
             drop(client);
-            let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            let (_, recovered) =
+                reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(recovered, script, "{fault:?}");
         }
     }
@@ -105,8 +106,11 @@ fn a_failed_snapshot_fails_alone() {
 fn errors_of_a_writer_say_what_failed() {
     let (mut client, media) = client(Policy::Always);
     let plan =
-        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
-    assert!(client.volume.log.begin_snapshot(SnapshotKind::OnDemand, 7).is_none(), "one at a time");
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
+    assert!(
+        client.volume.log.begin_snapshot(SnapshotKind::OnDemand, 7).is_none(),
+        "only one snapshot runs at a time"
+    );
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let payload = vec![5; 3 * LBA_SIZE];
     let fail = |device: &mut slimio_sim::SimDevice| -> Error {
@@ -143,11 +147,11 @@ fn errors_of_a_writer_say_what_failed() {
 fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     let (mut client, media) = client(Policy::Always);
     let plan =
-        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let before = device.geometry().lba_count;
     let options = WriterOptions { reserve_lbas: before + 40, must_reserve: true, ..SMALL_WRITES };
-    SlotWriter::begin(device, plan, options).expect("there is much space");
+    SlotWriter::begin(device, plan, options).expect("the file system has much space");
     assert!(
         device.geometry().lba_count < before + 40,
         "with much space, the slot does not grow in advance"
@@ -163,7 +167,7 @@ fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     media.disk.faults(|faults| faults.full = true);
     assert_eq!(SlotWriter::begin(device, plan, options).err(), no_space);
     let options = WriterOptions { must_reserve: false, ..options };
-    SlotWriter::begin(device, plan, options).expect("the snapshot may turn out shorter");
+    SlotWriter::begin(device, plan, options).expect("the snapshot may turn out to need less space");
 }
 
 /// Bytes that the preparation of the log's next segment must leave free, for a data set whose
@@ -177,7 +181,7 @@ fn left_by_log(client: &mut Client, slot_lbas: [u64; 3]) -> u64 {
             log.job_done(Outcome::PrepareFailed(DeviceError::NoSpace), client.now);
             leave
         }
-        job => panic!("{job:?} is due"),
+        job => panic!("{job:?} is due instead of a preparation"),
     }
 }
 
@@ -190,10 +194,10 @@ fn the_log_in_a_file_leaves_what_the_running_snapshot_and_the_next_one_lack() {
     assert_eq!(
         left_by_log(&mut client, [10, 20, 0]),
         need - lbas(20),
-        "the longest slot is the next"
+        "the next snapshot goes to the longest slot"
     );
     let plan =
-        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
     assert_eq!(plan.slot, SlotName::B);
     assert_eq!(left_by_log(&mut client, [10, 20, 0]), 2 * need - lbas(30));
     assert_eq!(
@@ -223,12 +227,16 @@ fn a_point_in_time_in_a_file_leaves_the_next_snapshot_its_space() {
     let (mut client, _media) = client(Policy::Always);
     let log = &mut client.volume.log;
     log.leave_room_for_snapshot(1000, [10, 20, 0]);
-    let plan = log.begin_snapshot(SnapshotKind::OnDemand, 7).expect("a snapshot may begin");
+    let plan = log.begin_snapshot(SnapshotKind::OnDemand, 7).expect("a snapshot can begin");
     assert_eq!(plan.slot, SlotName::B, "slot b already has the most blocks");
     assert!(log.space_behind(&plan) >= 990 * LBA_SIZE as u64);
     log.snapshot_failed();
-    let plan = log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
-    assert_eq!(log.space_behind(&plan), 0, "the log is short after a WAL-snapshot");
+    let plan = log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
+    assert_eq!(
+        log.space_behind(&plan),
+        0,
+        "a WAL-snapshot need not leave space, because it makes the log short"
+    );
 }
 
 #[test]
@@ -240,8 +248,9 @@ fn a_snapshot_is_made_stable_while_it_is_written_where_its_writes_are_not() {
         (WriteCache::Stable, 8, false),
     ] {
         let mut media = formatted(SimConfig { write_cache, ..SimConfig::default() }, Kind::Files);
-        let (mut volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
-        let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
+        let (mut volume, _) =
+            reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
+        let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
         let device = &mut media.disk.open_path(slot_space(plan.slot));
         let options = WriterOptions { flush_lbas, ..SMALL_WRITES };
         let mut writer = SlotWriter::begin(device, plan, options).expect("the slot can be written");
@@ -263,7 +272,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
     let (mut client, mut media) = client(Policy::Always);
     let script = small_script(4);
     write(&mut client, &script);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     let lbas = (0..16).map(|lba| (SUPER, lba));
     client.disk.faults(|faults| faults.unwritable.extend(lbas));
     for _ in 0..10 {
@@ -274,7 +283,7 @@ fn an_update_that_fails_at_the_adoption_latches() {
     assert!(client.volume.log.begin_snapshot(SnapshotKind::Wal, 0).is_none());
     client.disk.faults(|faults| faults.unwritable.clear());
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script);
 }
 
@@ -298,7 +307,7 @@ fn nothing_is_adopted_before_it_is_durable() {
         for record in &script(5) {
             assert!(client.append(record));
         }
-        let plan = client.volume.log.begin_snapshot(kind, 7).expect("a snapshot may begin");
+        let plan = client.volume.log.begin_snapshot(kind, 7).expect("a snapshot can begin");
         let device = &mut media.disk.open_path(slot_space(plan.slot));
         let writer =
             SlotWriter::begin(device, plan, SMALL_WRITES).expect("the slot can be written");
@@ -346,7 +355,7 @@ fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     let (mut client, mut media) = client(Policy::Always);
     let script = script(12);
     write(&mut client, &script[..4]);
-    let plan = client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    let plan = client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     let taking = client.taking.take();
     for record in &script[4..8] {
         write(&mut client, std::slice::from_ref(record));
@@ -359,7 +368,7 @@ fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
         client.turn(true);
     }
     assert!(client.volume.keeper.superblock().start.lsn == lsn, "the log starts after the release");
-    let mut taking = taking.expect("a snapshot was begun");
+    let mut taking = taking.expect("a snapshot has begun");
     let summary = taking.finish().expect("the snapshot is finished");
     client.volume.log.adopt(summary);
     client.turn(true);
@@ -371,7 +380,7 @@ fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     assert_eq!(summary.lsn, plan.lsn);
     assert_eq!(root_entries(&client), None);
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script[8..]);
 }
 
@@ -380,14 +389,14 @@ fn a_full_log_waits_for_the_snapshot_that_makes_room() {
     let layout = FormatOptions { wal_slots_max: 3, ..SMALL };
     for is_kept in [true, false] {
         let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
-        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
         let record = (0, vec![7; 3000]);
         // Fills the first segment.
         while client.volume.log.stats().log_bytes <= SMALL.segment_lbas * LBA_SIZE as u64 {
             write(&mut client, std::slice::from_ref(&record));
         }
-        client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+        client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
         let taking = client.taking.take();
         let full = loop {
             match client.volume.log.room(3000) {
@@ -397,7 +406,7 @@ fn a_full_log_waits_for_the_snapshot_that_makes_room() {
                 room => break room,
             }
         };
-        assert_eq!(full, Room::Wait, "the snapshot will make room");
+        assert_eq!(full, Room::Wait, "the log waits for the snapshot to make room");
         if is_kept {
             client.taking = taking;
             for _ in 0..20 {
@@ -456,7 +465,7 @@ fn what_can_not_be_shortened_is_not_tried_again_and_again() {
 fn a_slot_grows_in_large_steps_and_by_what_there_is() {
     let (mut client, media) = client(Policy::Always);
     let plan =
-        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot may begin");
+        client.volume.log.begin_snapshot(SnapshotKind::Wal, 7).expect("a snapshot can begin");
     let device = &mut media.disk.open_path(slot_space(plan.slot));
     let options = WriterOptions { grow_lbas: 50, ..SMALL_WRITES };
     let mut writer = SlotWriter::begin(device, plan, options).expect("the slot can be written");
@@ -475,11 +484,11 @@ fn an_empty_snapshot_is_one() {
     let (mut client, mut media) = client(Policy::Always);
     write(&mut client, &small_script(3));
     client.history.clear();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("a snapshot can begin");
     client.settle();
     assert_eq!(root_entries(&client), Some(0));
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, []);
     assert_eq!(encode_records(&recovered), []);
 }

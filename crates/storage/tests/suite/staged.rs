@@ -5,15 +5,15 @@ use slimio_storage::{Policy, Room};
 
 use crate::common::{BATCH_SIZE, Client, Kind, formatted, options, reopen, small_script};
 
-/// The buffers of a staged record are not mapped. If the log put later records into one of them,
-/// the later records would outlive the process only once they were written.
+/// The buffers of a staged record are not mapped. If the log put later records into such a buffer,
+/// these records would outlive the process only once they were written.
 #[test]
 fn what_comes_behind_it_is_kept_at_once() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     // This crash point is never reached. It is set because the disk watches mapped memory only
     // while a crash is planned.
     media.disk.crash_after(1_000_000);
-    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let payload = vec![7; 2 * BATCH_SIZE];
     while client.volume.log.room(payload.len() as u64) == Room::Wait {
@@ -34,6 +34,6 @@ fn what_comes_behind_it_is_kept_at_once() {
     }
     client.settle();
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     assert_eq!(recovered, [&[(3, payload)], &script[..]].concat());
 }

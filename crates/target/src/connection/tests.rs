@@ -1,4 +1,4 @@
-//! Connections without a thread of their own: the tests make each turn.
+//! Tests of connections without a thread of their own. The tests make each turn themselves.
 
 use std::net::TcpListener;
 
@@ -22,12 +22,12 @@ fn subsystem() -> Arc<Subsystem> {
 }
 
 fn subsystem_of(spec: &str) -> Arc<Subsystem> {
-    let options = DriveOptions::parse(spec, Clock::Real).expect("it is a drive");
-    let drive = EmulatedDrive::open(options).expect("there is room for a drive");
-    Subsystem::new(drive, SubsystemOptions::default(), None).expect("the names are right")
+    let options = DriveOptions::parse(spec, Clock::Real).expect("the text describes a drive");
+    let drive = EmulatedDrive::open(options).expect("the drive opens");
+    Subsystem::new(drive, SubsystemOptions::default(), None).expect("the options are valid")
 }
 
-/// A connection, and its host's end.
+/// A connection, and the host's end of its socket.
 struct Pair {
     connection: Connection,
     host: TcpStream,
@@ -35,23 +35,23 @@ struct Pair {
 
 impl Pair {
     fn new(subsystem: &Arc<Subsystem>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-        let address = listener.local_addr().expect("it is bound");
-        let host = TcpStream::connect(address).expect("it listens");
-        let (stream, _) = listener.accept().expect("somebody has connected");
-        host.set_read_timeout(Some(Duration::from_secs(60))).expect("it is not zero");
-        let waker = Arc::new(Waker::new().expect("there are descriptors"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("some port must be free");
+        let address = listener.local_addr().expect("the listener has an address");
+        let host = TcpStream::connect(address).expect("the listener accepts connections");
+        let (stream, _) = listener.accept().expect("the host has connected");
+        host.set_read_timeout(Some(Duration::from_secs(60))).expect("the timeout is not zero");
+        let waker = Arc::new(Waker::new().expect("a file descriptor is free"));
         let shared = Shared { waker, is_stopping: Arc::default(), progress: Arc::default() };
         Self { connection: Connection::new(stream, subsystem.clone(), shared), host }
     }
 
     /// Sends bytes, and makes one turn once they have arrived.
     fn send(&mut self, bytes: &[u8]) {
-        self.host.write_all(bytes).expect("there is room for it");
+        self.host.write_all(bytes).expect("the socket takes the bytes");
         while self.connection.end - self.connection.start < bytes.len() {
-            assert!(self.connection.receive().expect("it is connected"), "the host is there");
+            assert!(self.connection.receive().expect("the socket works"), "the host is there");
         }
-        self.connection.turn().expect("the host takes it");
+        self.connection.turn().expect("the host takes the output");
     }
 
     /// Sends a command with in-capsule data, and makes one turn.
@@ -69,27 +69,27 @@ impl Pair {
         let data = ConnectData {
             hostid: [7; 16],
             cntlid,
-            subnqn: Name::new(subsystem.nqn()).expect("it is short"),
-            hostnqn: Name::new("nqn.host").expect("it is short"),
+            subnqn: Name::new(subsystem.nqn()).expect("the name is short"),
+            hostnqn: Name::new("nqn.host").expect("the name is short"),
         };
         let command = connect.command(1).sgl(Sgl::in_capsule(1024));
         pdu::push_command(&mut bytes, &command, &data.encode(), Digests::default(), 4);
         self.send(&bytes);
         let mut reply = [0; IcResp::SIZE + 24];
         self.host.read_exact(&mut reply).expect("both replies come");
-        let completion = Head::completion(reply.last_chunk().expect("it has 24 bytes"));
+        let completion = Head::completion(reply.last_chunk().expect("a completion has 24 bytes"));
         assert!(completion.status.is_success(), "{}", completion.status);
         completion.result as u16
     }
 }
 
-/// A deallocation of one range.
+/// A command that deallocates one range.
 fn deallocation(cid: u16) -> Command {
     let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, cid).nsid(1);
     command.cdw(11, DSM_DEALLOCATE).sgl(Sgl::in_capsule(16))
 }
 
-/// An admin queue and an I/O queue.
+/// Connects an admin queue and an I/O queue of an enabled controller.
 fn queues(subsystem: &Arc<Subsystem>) -> (Pair, Pair) {
     let mut admin = Pair::new(subsystem);
     let cntlid = admin.connect(subsystem, 0, CNTLID_ANY);
@@ -114,8 +114,8 @@ fn a_command_of_many_operations_takes_many_turns() {
     io.send(&bytes);
     let mut turns = 1;
     while io.connection.session.has_operations() {
-        assert!(io.connection.wait().expect("the host is there"), "it does not sleep");
-        io.connection.turn().expect("the host takes it");
+        assert!(io.connection.wait().expect("the socket works"), "the host is there");
+        io.connection.turn().expect("the host takes the output");
         turns += 1;
     }
     assert_eq!(turns, u64::from(lbas) / crate::limits::ZEROED_AT_ONCE_LBAS);
@@ -132,13 +132,14 @@ fn a_closed_link_lets_nothing_begin() {
     io.connection.link.close();
     io.push(&Command::new(opcode::nvm::FLUSH, 2).nsid(1), &[]);
     assert_eq!(io.connection.queue.in_flight(), 0);
-    assert!(io.connection.has_news, "the session shall look at its controller");
+    assert!(io.connection.has_news, "the session is told to look at its controller");
     let update = IoManagement::update(3, 1).nsid(1).sgl(Sgl::in_capsule(2));
     io.push(&update, &[1, 0]);
     assert!(io.connection.session.is_over());
 }
 
-/// The thread of the old queue may be late, for example because of a sync.
+/// After a reset, the thread of the old queue may be late, for example because of a sync. By then,
+/// the reset has cancelled the queue's deallocation.
 #[test]
 fn a_cancelled_deallocation_is_not_acknowledged() {
     while !is_cancelled_in_time() {}
@@ -154,14 +155,14 @@ fn is_cancelled_in_time() -> bool {
     }
     admin.push(&PropertyAccess::set(Property::Cc, 0, 3), &[]);
     std::thread::sleep(Duration::from_millis(40));
-    io.connection.turn().expect("the host takes it");
+    io.connection.turn().expect("the host takes the output");
     assert!(io.connection.session.is_over());
     drop(io.connection);
-    assert_eq!(io.host.read(&mut [0; 24]).ok(), Some(0), "there is no reply");
+    assert_eq!(io.host.read(&mut [0; 24]).ok(), Some(0), "the deallocation gets no reply");
     true
 }
 
-/// After that, a reset does not find the queue any more.
+/// A later reset does not find the queue any more, so the end itself must cancel the deallocations.
 #[test]
 fn the_end_of_a_queue_cancels_its_deallocations() {
     let subsystem = subsystem_of("64M,timing=none,deallocate=20");
@@ -184,7 +185,7 @@ fn the_end_of_a_queue_cancels_its_deallocations() {
     assert_eq!(subsystem.drive().with_ftl(slimio_ssd::Ftl::mapped_count), 1);
 }
 
-/// The host must not be surprised by what it had asked for before the reset.
+/// A change that the host requested before a reset must not take effect after the reset.
 #[test]
 fn a_reset_ends_admin_commands_whose_data_was_not_received() {
     let subsystem = subsystem();
@@ -194,7 +195,7 @@ fn a_reset_ends_admin_commands_whose_data_was_not_received() {
     let change = FeatureAccess::set(9, fid::FDP_EVENTS, 1 << 16, 0);
     admin.push(&change.sgl(Sgl::transport(4)), &[]);
     let mut asked = [0; 24];
-    admin.host.read_exact(&mut asked).expect("it asks for the data");
+    admin.host.read_exact(&mut asked).expect("the target asks for the data");
     assert_eq!(asked[0], pdu::Kind::R2t as u8);
     admin.push(&PropertyAccess::set(Property::Cc, 0, 10), &[]);
     let before = subsystem.watch.enabled_events(0);
@@ -207,12 +208,13 @@ fn a_reset_ends_admin_commands_whose_data_was_not_received() {
     admin.send(&data);
     let mut replies = [0; 48];
     admin.host.read_exact(&mut replies).expect("both replies come");
-    let refused = Head::completion(replies.last_chunk().expect("it has 24 bytes"));
+    let refused = Head::completion(replies.last_chunk().expect("a completion has 24 bytes"));
     assert_eq!((refused.cid, refused.status.is_success()), (9, false));
     assert_eq!(subsystem.watch.enabled_events(0), before);
 }
 
-/// The connection of the old queue may be slow to end.
+/// The old queue's connection may end long after the reset. Its deallocation must not remove data
+/// that was written since.
 #[test]
 fn a_pending_deallocation_takes_nothing_away_after_a_reset() {
     while !is_reset_in_time() {}
@@ -239,13 +241,14 @@ fn is_reset_in_time() -> bool {
     new.begin(Token(2), Op::Read { lba: Lba(5), buffer: Buffer::zeroed(1) }, Instant::now());
     let mut found = Vec::new();
     new.poll(&mut found);
-    let read = found.pop().and_then(|completion| completion.buffer).expect("both have completed");
+    let read =
+        found.pop().and_then(|completion| completion.buffer).expect("the read has completed");
     assert_eq!(read[0], 7);
     true
 }
 
 /// A sync of the drive's disk may take longer than the time that a host has to send its data. The
-/// host must not be cut off for that.
+/// host must not be cut off because of the sync.
 #[test]
 fn a_host_has_its_time_although_the_disk_had_none() {
     let subsystem = subsystem();
@@ -256,47 +259,47 @@ fn a_host_has_its_time_although_the_disk_had_none() {
     pdu::push_command(&mut bytes, &write, &[], Digests::default(), 4);
     io.send(&bytes);
     let mut asked = [0; 24];
-    io.host.read_exact(&mut asked).expect("it asks for the data");
+    io.host.read_exact(&mut asked).expect("the target asks for the data");
     let mut data = Vec::new();
     let ttag = u16::from_le_bytes([asked[10], asked[11]]);
-    // Not all of the PDU is received at once.
+    // The PDU is too long to be received at once.
     let head = DataHead { cccid: 2, ttag, datao: 0, datal: 128 << 10 };
     pdu::push_data_head(&mut data, pdu::Kind::H2cData, 0, &head, Digests::default(), 4);
     pdu::push_data(&mut data, &vec![1; 128 << 10], Digests::default());
-    io.host.write_all(&data).expect("there is room for it");
-    // Waits, by a peek, until bytes are in this side's socket.
+    io.host.write_all(&data).expect("the socket takes the bytes");
+    // Waits until bytes are in the target's socket, by a blocking peek.
     let wait = |io: &Pair| {
-        io.connection.stream.set_nonblocking(false).expect("the kernel can this");
-        io.connection.stream.peek(&mut [0; 1]).expect("they are there");
-        io.connection.stream.set_nonblocking(true).expect("the kernel can this");
+        io.connection.stream.set_nonblocking(false).expect("the kernel can change the mode");
+        io.connection.stream.peek(&mut [0; 1]).expect("bytes have come");
+        io.connection.stream.set_nonblocking(true).expect("the kernel can change the mode");
     };
     let silence = crate::limits::TRANSFER_TIME_MAX * 2;
-    for part in ["some of the PDU", "more of it"] {
+    for part in ["the first part of the PDU", "a second part of the PDU"] {
         wait(&io);
         io.connection.clock.ahead += silence;
-        assert!(io.connection.look().expect("the host takes it"));
-        assert!(!io.connection.session.is_over(), "it had sent {part}");
+        assert!(io.connection.look().expect("the host takes the output"));
+        assert!(!io.connection.session.is_over(), "the host had sent {part}");
     }
-    // The kernel may give the rest in several parts.
+    // The kernel may return the rest in several parts.
     for _ in 0..100 {
         io.connection.clock.ahead += silence;
-        assert!(io.connection.look().expect("the host takes it"));
+        assert!(io.connection.look().expect("the host takes the output"));
     }
-    assert!(io.connection.session.is_over(), "nothing came any more");
+    assert!(io.connection.session.is_over(), "a host that sends nothing is cut off");
 }
 
 /// A host whose machine has lost its power never closes its connections, so the kernel must probe
 /// it.
 #[test]
 fn the_kernel_finds_out_whether_a_silent_host_is_there() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-    let address = listener.local_addr().expect("it is bound");
-    let stream = TcpStream::connect(address).expect("it listens");
-    prepare(&stream).expect("the kernel can all this");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("some port must be free");
+    let address = listener.local_addr().expect("the listener has an address");
+    let stream = TcpStream::connect(address).expect("the listener accepts connections");
+    prepare(&stream).expect("the kernel has these options");
     assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
-    let idle = sockopt::tcp_keepidle(&stream).expect("it is set");
-    let pause = sockopt::tcp_keepintvl(&stream).expect("it is set");
-    let count = sockopt::tcp_keepcnt(&stream).expect("it is set");
+    let idle = sockopt::tcp_keepidle(&stream).expect("the option can be read");
+    let pause = sockopt::tcp_keepintvl(&stream).expect("the option can be read");
+    let count = sockopt::tcp_keepcnt(&stream).expect("the option can be read");
     assert_eq!(idle + pause * count, UNREACHABLE_TIME_MAX);
     assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(UNREACHABLE_TIME_MAX.as_millis() as u32));
 }
