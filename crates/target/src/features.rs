@@ -349,7 +349,7 @@ fn set_fdp_events(
     data: &[u8],
 ) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, access.cdw11)?;
-    // The host may send more bytes than it lists event types. The rest is ignored.
+    // The command says how many event types there are. Further bytes from the host are ignored.
     let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
     // The drive has no time limit for a unit, so this event never happens. But its type is valid.
     let is_known = |kind: &u8| *kind == UNIT_TIMED_OUT || EventKind::of_code(*kind).is_some();

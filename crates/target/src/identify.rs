@@ -14,19 +14,20 @@ use crate::limits::{
 use crate::refusal::Refusal;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem, hex};
 
-/// Offsets of CNS and of CSI in the command, for errors.
+/// Offsets of the fields CNS and CSI in the command, for errors.
 const CNS_AT: u16 = 40;
 const CSI_AT: u16 = 47;
-/// Version 2.1.0.
+/// The version of the base specification: 2.1.0.
 pub(crate) const VERSION: u32 = 0x0002_0100;
 /// Granularity of the keep alive timer, in units of 100 ms.
 const KAS: u16 = 10;
-/// An entry of a submission queue has 2^6 bytes, and an entry of a completion queue 2^4.
+/// Sizes of queue entries, as powers of two: 2^6 bytes in a submission queue, and 2^4 bytes in a
+/// completion queue.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
 /// SGLs are supported with any alignment, and with offsets into the capsule.
 const SGLS: u32 = 1 | 1 << 20;
-/// The longest transfer is 2 to this power, in pages of 4 KiB.
+/// Size of the longest transfer, as a power of two, in pages of 4 KiB.
 const MDTS: u8 = (TRANSFER_SIZE_MAX / LBA_SIZE).trailing_zeros() as u8;
 /// The bit of [`Namespace::nsfeat`] that says that preferred sizes are reported.
 const NSFEAT_OPTPERF: u8 = 1 << 4;
@@ -57,8 +58,8 @@ pub(crate) fn run(
     let mut data = match asked.cns {
         cns::NAMESPACE => match command.nsid {
             NSID => namespace(subsystem).encode().to_vec(),
-            // With the number that stands for all namespaces, a host asks for what they have in
-            // common.
+            // With the number that stands for all namespaces, a host asks for the properties that
+            // all of them have in common.
             NSID_ALL => common_namespace().encode().to_vec(),
             _ => return Err(Refusal::namespace()),
         },
@@ -78,7 +79,7 @@ pub(crate) fn run(
             list
         }
         cns::COMMAND_SET_NAMESPACE => {
-            // All zeros, because neither protection nor storage tags are supported.
+            // The data is all zeros, because neither protection nor storage tags are supported.
             is_ours()?;
             Vec::new()
         }
@@ -93,7 +94,8 @@ pub(crate) fn run(
             };
             namespace.encode().to_vec()
         }
-        // The list of endurance groups begins with their number. The command sets have a bit each.
+        // The list of endurance groups begins with the number of groups. Of the command sets below,
+        // each has one bit.
         cns::ENDURANCE_GROUPS => {
             let group = u16::from(asked.cns_specific <= ENDURANCE_GROUP);
             [u16::to_le_bytes(group), (group * ENDURANCE_GROUP).to_le_bytes()].concat()
@@ -105,7 +107,7 @@ pub(crate) fn run(
     Ok(data)
 }
 
-/// What controllers for I/O and for discovery have in common.
+/// The fields that controllers for I/O and for discovery have in common.
 fn controller_basics(controller: &Controller) -> identify::Controller {
     identify::Controller {
         mn: Ascii::new("SlimIO emulated drive"),
@@ -118,8 +120,8 @@ fn controller_basics(controller: &Controller) -> identify::Controller {
         kas: KAS,
         maxcmd: QUEUE_DEPTH_MAX,
         sgls: SGLS,
-        // In units of 16 bytes: a command's entry of 64 bytes together with its in-capsule data. A
-        // completion has one unit.
+        // Sizes of capsules, in units of 16 bytes. A command's capsule has an entry of 64 bytes and
+        // the in-capsule data. A completion's capsule has one unit.
         ioccsz: (64 + IN_CAPSULE_SIZE_MAX as u32) / 16,
         iorcsz: 1,
         msdbd: 1,
@@ -138,7 +140,7 @@ fn discovery_controller(controller: &Controller) -> identify::Controller {
         cntrltype: cntrltype::DISCOVERY,
         oaes: slimio_nvme::feature::event::MASK_DISCOVERY,
         lpa: lpa::EXTENDED_DATA,
-        subnqn: Name::new(DISCOVERY_NQN).expect("it is short"),
+        subnqn: Name::new(DISCOVERY_NQN).expect("the name is short"),
         dctype: 1,
         ..controller_basics(controller)
     }
@@ -175,20 +177,22 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
             | oncs::WRITE_ZEROES
             | oncs::FEATURE_SELECT
             | oncs::TIMESTAMP,
-        // A flush of all namespaces is supported. Bit 0 says whether there is a volatile cache.
+        // Bits 1 and 2: one flush command may flush all namespaces. Bit 0 says whether the drive
+        // has a volatile cache.
         vwc: 0b110 | u8::from(subsystem.has_cache),
-        subnqn: Name::new(subsystem.nqn()).expect("it was checked when the subsystem was made"),
+        subnqn: Name::new(subsystem.nqn())
+            .expect("the name was checked when the subsystem was made"),
         ..basics
     }
 }
 
 /// The part of Identify that the NVM command set adds for a controller.
 fn nvm_controller() -> NvmController {
-    // The size of each command is bounded, so that no command holds up others for long.
+    // The size of a Write Zeroes is bounded, so that no such command delays others for long.
     NvmController { wzsl: MDTS, ..NvmController::default() }
 }
 
-/// What all namespaces have in common.
+/// The fields that all namespaces have in common.
 fn common_namespace() -> Namespace {
     Namespace {
         nsfeat: NSFEAT_OPTPERF,

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! [`Server`] accepts connections. Each connection is one queue of a controller, and has a thread
-//! of its own. The thread itself runs the operations on the drive, by a
+//! of its own. The thread itself runs the operations on the drive, through a
 //! [`DriveQueue`](slimio_ssd::DriveQueue), and sleeps for as long as a real drive would work.
-//! [`Session`] is the protocol alone, so that it can be tested and fuzzed without a network. All
-//! limits are in [`limits`].
+//! [`Session`] is the protocol alone, so that tests and fuzzers can run the protocol without a
+//! network. All limits are in [`limits`].
 
 mod buffers;
 mod connection;

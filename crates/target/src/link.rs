@@ -1,4 +1,4 @@
-//! What a controller knows of a connection of its host.
+//! A controller's means to reach one of its host's connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,8 +7,9 @@ use slimio_ssd::Canceller;
 
 use crate::waker::Waker;
 
-/// A connection, as its controller sees it. The controller wakes the connection. It also closes the
-/// connection to operations, once the host believes that they no longer happen.
+/// A connection, as its controller sees it. Through the link, the controller wakes the connection.
+/// When a reset or the controller's end is reported to the host, the host believes that old
+/// operations no longer happen. So the controller first closes the connection to operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,
@@ -19,7 +20,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The link to a connection that `waker` wakes. `canceller` belongs to the connection's queue
+    /// The link to the connection that `waker` wakes. `canceller` belongs to the connection's queue
     /// to the drive.
     pub(crate) fn new(waker: Arc<Waker>, canceller: Canceller) -> Self {
         Self { waker, canceller, is_closed: Mutex::new(false) }
@@ -35,9 +36,9 @@ impl Link {
         Some(self.lock()).filter(|is_closed| !**is_closed)
     }
 
-    /// Closes the connection to operations. When this returns, each operation that the connection
-    /// has begun has either changed the drive already, or never will. If an operation is just
-    /// beginning, this waits for it, and so perhaps for the disk.
+    /// Closes the connection to operations. When this function returns, each operation that the
+    /// connection has begun has either changed the drive already, or never will. If an operation is
+    /// just beginning, the function waits for the operation, and so perhaps for the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;
@@ -52,7 +53,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        // A panic that poisoned the lock has been reported by its thread.
+        // If a panic has poisoned the lock, the thread that panicked has reported that.
         self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

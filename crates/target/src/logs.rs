@@ -1,4 +1,4 @@
-//! Get Log Page.
+//! The command Get Log Page.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -18,14 +18,15 @@ use crate::identify::firmware_revision;
 use crate::refusal::Refusal;
 use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem};
 
-/// Offsets of fields in the command, for errors: LID, LSI, and the page offset.
+/// Offsets of three fields in the command, for errors: LID, LSI, and the page offset.
 const LID_AT: u16 = 40;
 const LSI_AT: u16 = 46;
 const OFFSET_AT: u16 = 48;
-/// The units in which SMART and the endurance group's page count data, in bytes.
+/// Size in bytes of the unit in which a page counts data: the SMART page, and the page of the
+/// endurance group.
 const SMART_UNIT: u64 = 512_000;
 const GROUP_UNIT: u128 = 1_000_000_000;
-/// Temperature that is reported, in kelvin.
+/// The temperature that SMART reports, in kelvin.
 const TEMPERATURE: u16 = 310;
 /// The transport and the address families of a discovery entry.
 const TRTYPE_TCP: u8 = 3;
@@ -44,8 +45,8 @@ pub(crate) fn run(
         return Err(Refusal::field(OFFSET_AT));
     }
     if !asked.rae {
-        // Events are unmasked before the page is made: an event from now on may be about something
-        // that the page lacks.
+        // Events are unmasked before the page is made. So the host is told of any event that comes
+        // from now on, and that the page may lack.
         controller.clear_events(asked.lid);
     }
     let page = match (controller.kind, asked.lid) {
@@ -64,7 +65,7 @@ pub(crate) fn run(
         (Kind::Io, lid::FIRMWARE_SLOT) => {
             FirmwareSlot { afi: 1, frs1: firmware_revision() }.encode().to_vec()
         }
-        // No namespace ever changes.
+        // No namespace ever changes, so the list of changed namespaces is empty.
         (Kind::Io, lid::CHANGED_NAMESPACES) => vec![0; 4096],
         (Kind::Io, lid::EFFECTS) => {
             if asked.csi != 0 {
@@ -95,7 +96,7 @@ pub(crate) fn run(
     part(&page, &asked)
 }
 
-/// The part of a page that was asked for. Bytes beyond the page's end are zero.
+/// The part of a page that the host has asked for. Bytes beyond the page's end are zero.
 fn part(page: &[u8], asked: &GetLogPage) -> Result<Vec<u8>, Refusal> {
     let start = usize::try_from(asked.offset).unwrap_or(usize::MAX);
     let Some(rest) = page.get(start..) else { return Err(Refusal::field(OFFSET_AT)) };
@@ -240,7 +241,7 @@ fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
         }
         lid::FDP_HANDLE_USAGE => {
             let mut page = fdp::UsageHead { nruh: config.handles }.encode().to_vec();
-            // Hosts may name each of the handles (usage attribute 1).
+            // Usage attribute 1 says that hosts may name the handle.
             page.extend(fdp::HandleUsage { ruha: 1 }.encode().repeat(config.handles.into()));
             page
         }
@@ -256,7 +257,7 @@ fn placement(subsystem: &Subsystem, asked: &GetLogPage) -> Vec<u8> {
             statistics.encode().to_vec()
         }
         _ => {
-            // Bit 0 of the log specific parameter asks for the host's events.
+            // Bit 0 of the log specific parameter selects host events instead of controller events.
             let events = if asked.lsp & 1 != 0 {
                 subsystem.watch.host_events()
             } else {
@@ -275,7 +276,7 @@ fn event_of(record: &FdpEventRecord) -> fdp::Event {
 
     let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let (rgid, ruhid) = record.location.unwrap_or_default();
-    // The time is that of this machine. Bit 49 says that a host has set it.
+    // The time comes from this machine's clock, although bit 49 says that a host has set the time.
     let timestamp = record.time_ms & 0xffff_ffff_ffff | 1 << 49;
     fdp::Event {
         kind: record.kind.code(),
@@ -317,7 +318,7 @@ fn discovery(subsystem: &Subsystem, address: Option<std::net::SocketAddr>) -> Ve
     let entry = DiscoveryEntry {
         trtype: TRTYPE_TCP,
         adrfam,
-        // An NVM subsystem.
+        // The entry is about an NVM subsystem.
         subtype: 2,
         // Flow control of submission queues can be turned off.
         treq: 1 << 2,
@@ -325,14 +326,15 @@ fn discovery(subsystem: &Subsystem, address: Option<std::net::SocketAddr>) -> Ve
         cntlid: slimio_nvme::fabrics::CNTLID_ANY,
         asqsz: crate::limits::QUEUE_DEPTH_MAX,
         trsvcid: Ascii::new(&port.to_string()),
-        subnqn: Name::new(subsystem.nqn()).expect("it was checked when the subsystem was made"),
+        subnqn: Name::new(subsystem.nqn())
+            .expect("the name was checked when the subsystem was made"),
         traddr: Ascii::new(&traddr),
         ..DiscoveryEntry::default()
     };
     [head.encode().as_slice(), entry.encode().as_slice()].concat()
 }
 
-/// The sizes in this file rely on this.
+/// The sizes in this file rely on these two values.
 const _: () = assert!(NSID == 1 && LBA_SIZE == 4096, "there is one namespace, of blocks of 4 KiB");
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// No byte is to blame. Source: base specification 2.1, figure 209.
+    /// The value of `byte` if no byte is to blame. Source: base specification 2.1, figure 209.
     pub(crate) const NOWHERE: u16 = 0xffff;
 
     /// A refusal because of the field at an offset. A retry would get the same status.
@@ -19,22 +19,22 @@ impl Refusal {
         Self { status: status.dnr(), byte }
     }
 
-    /// The field at an offset has a value that is not supported.
+    /// A refusal because the field at an offset has a value that is not supported.
     pub(crate) fn field(byte: u16) -> Self {
         Self::at(Status::INVALID_FIELD, byte)
     }
 
-    /// There is no such command.
+    /// A refusal because the target does not know the command.
     pub(crate) fn opcode() -> Self {
         Self::at(Status::INVALID_OPCODE, 0)
     }
 
-    /// There is no such namespace.
+    /// A refusal because the command's namespace does not exist.
     pub(crate) fn namespace() -> Self {
         Self::at(Status::INVALID_NAMESPACE, 4)
     }
 
-    /// The command can't come now.
+    /// A refusal because the command is not allowed in the connection's present state.
     pub(crate) fn sequence() -> Self {
         Self::at(Status::COMMAND_SEQUENCE_ERROR, 0)
     }

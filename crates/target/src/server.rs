@@ -1,4 +1,4 @@
-//! Accepts connections.
+//! The server, which accepts connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use crate::limits::{CONNECTIONS_MAX, UNCONNECTED_MAX};
 use crate::subsystem::Subsystem;
 use crate::waker::Waker;
 
-/// Size of a connection thread's stack, in bytes. Large things are on the heap.
+/// Size of a connection thread's stack, in bytes. Large buffers are on the heap.
 const STACK_SIZE: usize = 256 << 10;
 
-/// A target that listens. It stops when it is dropped.
+/// A target that listens for connections. Dropping the server stops the target.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -44,10 +44,11 @@ struct Accepted {
 }
 
 impl Server {
-    /// Serves a subsystem to hosts that connect to `listener`, in threads of its own.
+    /// Starts to serve a subsystem to hosts that connect to `listener`. The server runs in threads
+    /// of its own.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel can't set up the listener, make the server's eventfd, or start its thread.
     pub fn start(listener: TcpListener, subsystem: Arc<Subsystem>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -65,7 +66,7 @@ impl Server {
         Ok(Self { address, waker, is_stopping, thread: Some(thread) })
     }
 
-    /// Where the target listens.
+    /// The address at which the target listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -79,7 +80,7 @@ impl Server {
         self.is_stopping.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // The thread ends early only by a panic, which it has reported itself.
+            // The join fails only if the thread panicked, and the thread has reported that.
             drop(thread.join());
         }
     }
@@ -99,7 +100,8 @@ impl Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
                     self.warn(format_args!("a connection could not be accepted: {error}"));
-                    // The process may have no file descriptor left: some must be closed first.
+                    // The process may have no file descriptor left. By the next try, some may have
+                    // been closed.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                 }
             }
@@ -109,7 +111,7 @@ impl Acceptor {
             accepted.waker.wake();
         }
         for accepted in self.connections.drain(..) {
-            // The thread ends early only by a panic, which it has reported itself.
+            // The join fails only if the thread panicked, and the thread has reported that.
             drop(accepted.thread.join());
         }
     }
@@ -119,24 +121,26 @@ impl Acceptor {
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
-        // The result does not matter, because the loop checks both descriptors anyway.
+        // The result does not matter. The loop then looks for connections and for the stop anyway.
         let _ = poll(&mut fds, None);
     }
 
     fn accept(&mut self, stream: TcpStream, peer: SocketAddr) {
         self.connections.retain(|accepted| !accepted.thread.is_finished());
         if self.connections.len() >= CONNECTIONS_MAX {
-            self.warn(format_args!("{peer} is sent away: there are {CONNECTIONS_MAX} connections"));
+            self.warn(format_args!(
+                "{peer} is refused, because there are already {CONNECTIONS_MAX} connections"
+            ));
             return;
         }
         self.make_room();
         if let Err(error) = self.start(stream, peer) {
-            self.warn(format_args!("{peer} can't be served: {error}"));
+            self.warn(format_args!("the connection of {peer} can't be served: {error}"));
         }
     }
 
-    /// If too many connections wait for their Connect, ends the oldest of them. So silent
-    /// connections keep nobody out.
+    /// If too many connections wait for their Connect, ends the oldest of them. So connections that
+    /// send nothing keep no host out.
     fn make_room(&mut self) {
         let mut waiting = self.connections.iter().filter(|known| known.progress.is_waiting());
         let Some(oldest) = waiting.next() else { return };
@@ -159,11 +163,11 @@ impl Acceptor {
             progress: progress.clone(),
         };
         let subsystem = self.subsystem.clone();
-        // The stack is small, because the process's memory may be locked, and then all of each
+        // The stack is small, because the process may lock its memory. Then every page of each
         // stack takes memory.
         let builder = std::thread::Builder::new().name("connection".into()).stack_size(STACK_SIZE);
         let thread = builder.spawn(move || match connection::run(stream, subsystem, shared) {
-            Ok(()) => log::debug!("{peer} has left"),
+            Ok(()) => log::debug!("the host at {peer} has left"),
             Err(error) => log::info!("the connection of {peer} ended: {error}"),
         })?;
         self.connections.push(Accepted { thread, waker, progress });

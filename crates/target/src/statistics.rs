@@ -1,4 +1,4 @@
-//! What an operator wants to know of a drive that is served.
+//! The statistics of a served drive, for its operator.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use slimio_ssd::{HandleCounters, Owner, UnitState};
 
 use crate::subsystem::Subsystem;
 
-/// Counts of a drive and its hosts at one moment. The counts of a drive in a file go on from the
-/// drive's last life. The counts of commands begin with the process.
+/// Counts of a drive and its hosts at one moment. If the drive is kept in a file, the drive's
+/// counts continue across restarts. The counts of commands and errors begin anew with each process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// Size that the drive exports, in bytes.
@@ -34,7 +34,7 @@ pub struct Statistics {
     pub units_open: u32,
     /// Counts of each handle, in order.
     pub handles: Vec<HandleStatistics>,
-    /// Units in which the collector has mixed data of several handles.
+    /// Counts of the units in which the collector has mixed data of several handles.
     pub mixed: HandleStatistics,
     /// Read commands that were successful.
     pub read_commands: u64,
@@ -42,9 +42,9 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Write commands that were successful.
     pub write_commands: u64,
-    /// Number of errors that the error log ever had.
+    /// Number of errors that were ever added to the error log.
     pub errors: u64,
-    /// Controllers, each with its host's name.
+    /// The number of each controller, with its host's name.
     pub controllers: Vec<(u16, String)>,
 }
 
@@ -55,7 +55,7 @@ pub struct HandleStatistics {
     pub host_bytes: u64,
     /// Bytes that the collector copied.
     pub copied_bytes: u64,
-    /// Bytes of padding.
+    /// Bytes of padding that were written to fill pages.
     pub padded_bytes: u64,
     /// Units that were erased.
     pub units_erased: u64,
@@ -87,8 +87,8 @@ impl Statistics {
 }
 
 impl Subsystem {
-    /// The counts at this moment. The drive is locked meanwhile. That time grows with the number of
-    /// reclaim units.
+    /// The counts at this moment. The drive is locked while its reclaim units are counted, so this
+    /// takes longer the more units there are.
     pub fn statistics(&self) -> Statistics {
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let mut all = self.watch.with_ftl(|ftl| {

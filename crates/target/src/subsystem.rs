@@ -1,4 +1,5 @@
-//! What all connections share: the drive, its name, who may use it, and the controllers.
+//! The subsystem, which all connections share: the drive, its name, the list of allowed hosts, and
+//! the controllers.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -19,20 +20,20 @@ use crate::link::Link;
 use crate::trace::Recorder;
 use crate::warnings::Warnings;
 
-/// The number of the namespace.
+/// The number of the only namespace.
 pub const NSID: u32 = 1;
-/// The number of the endurance group.
+/// The number of the only endurance group.
 pub(crate) const ENDURANCE_GROUP: u16 = 1;
 
-/// How a subsystem is offered.
+/// Options of a subsystem: its names, and the hosts that may connect.
 #[derive(Clone, Debug, Default)]
 pub struct SubsystemOptions {
     /// The subsystem's NQN. If it is empty, an NQN is made from [`name`](Self::name).
     pub nqn: String,
-    /// NQNs of the hosts that may connect. If the list is empty, any host may.
+    /// NQNs of the hosts that may connect. If the list is empty, any host may connect.
     pub allowed: Vec<String>,
     /// A text that identifies the drive, such as the path of its file. The serial number and the
-    /// namespace's identifiers are made from this text, so they change only if the text does.
+    /// namespace's identifiers are made from this text, so they change only if the text changes.
     pub name: String,
 }
 
@@ -40,7 +41,8 @@ impl SubsystemOptions {
     /// Checks all names.
     ///
     /// # Errors
-    /// When a name is no valid NQN, or there are too many names.
+    /// When a name is no valid NQN, when the subsystem has the name of the discovery subsystem, or
+    /// when the list of allowed hosts is too long.
     pub fn check(&self) -> Result<(), OptionsError> {
         let nqn = self.nqn();
         for name in self.allowed.iter().chain([&nqn]) {
@@ -53,10 +55,12 @@ impl SubsystemOptions {
             }
         }
         if nqn == DISCOVERY_NQN {
-            return Err(OptionsError(format!("{nqn} is the name of every discovery subsystem")));
+            return Err(OptionsError(format!("{nqn} is reserved for discovery subsystems")));
         }
         if self.allowed.len() > ALLOWED_MAX {
-            return Err(OptionsError(format!("at most {ALLOWED_MAX} hosts can be allowed")));
+            return Err(OptionsError(format!(
+                "the list of allowed hosts may have at most {ALLOWED_MAX} names"
+            )));
         }
         Ok(())
     }
@@ -107,7 +111,7 @@ pub struct Subsystem {
     controllers: Mutex<Controllers>,
 }
 
-/// What hosts have asked for since the subsystem was made.
+/// Counts of the hosts' commands and of media errors since the subsystem was made.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) read_commands: AtomicU64,
@@ -135,10 +139,10 @@ struct Controllers {
     last_id: u16,
 }
 
-/// Highest number of a controller that is not reserved.
+/// Highest number that a controller may have. Higher numbers are reserved.
 const CNTLID_MAX: u16 = 0xffef;
 
-/// Why a Connect was refused: its status, and its result.
+/// The refusal of a Connect: the status and the result of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectRefusal {
     pub(crate) status: Status,
@@ -151,8 +155,9 @@ impl ConnectRefusal {
         Self { status, result: parameter.result() }
     }
 
-    /// The controller that an I/O queue wants has ended, or never existed. The status allows a
-    /// retry, so the host begins anew. A host that is told not to retry removes the drive.
+    /// A refusal because the controller of an I/O queue has ended, or never existed. The status
+    /// allows a retry, so the host makes a new association. A host that is told not to retry
+    /// removes the drive.
     pub(crate) fn no_controller() -> Self {
         let status = Status::CONNECT_INVALID_PARAMETERS;
         Self { status, result: InvalidParameter::CNTLID.result() }
@@ -172,10 +177,10 @@ impl std::fmt::Debug for Subsystem {
 }
 
 impl Subsystem {
-    /// Offers a drive. `recorder` records what hosts do, if there is one.
+    /// Makes a subsystem that offers a drive. A `recorder` records the hosts' operations.
     ///
     /// # Errors
-    /// The same errors as of [`SubsystemOptions::check`].
+    /// When [`SubsystemOptions::check`] refuses the options.
     pub fn new(
         drive: EmulatedDrive,
         options: SubsystemOptions,
@@ -183,7 +188,7 @@ impl Subsystem {
     ) -> Result<Arc<Self>, OptionsError> {
         options.check()?;
         let (uuid, nqn) = (uuid_of(&options.name), options.nqn());
-        let account = drive.fdp().expect("an emulated drive has an account");
+        let account = drive.fdp().expect("an emulated drive has an FDP account");
         Ok(Arc::new(Self {
             nqn,
             allowed: options.allowed,
@@ -215,12 +220,12 @@ impl Subsystem {
         &self.drive
     }
 
-    /// The recorder of what hosts do, if there is one.
+    /// The recorder of the hosts' operations, if the subsystem has one.
     pub fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
     }
 
-    /// A queue to the drive, for one connection.
+    /// Opens a queue to the drive, for one connection.
     pub fn open_queue(&self) -> DriveQueue {
         self.drive.open_queue()
     }
@@ -230,7 +235,7 @@ impl Subsystem {
         self.lock().by_id.len()
     }
 
-    /// Each controller, with its host's name.
+    /// The number of each controller, with its host's name.
     pub(crate) fn hosts(&self) -> Vec<(u16, String)> {
         let controllers = self.lock();
         controllers.by_id.values().map(|found| (found.id, found.host.clone())).collect()
@@ -258,7 +263,8 @@ impl Subsystem {
 
     /// Ends every controller, so that all connections close.
     pub fn end(&self) {
-        // The lock is released first, because a controller that ends waits for its connections.
+        // The lock is released before the controllers end, because a controller that ends waits for
+        // its connections, which may need the lock.
         let controllers = std::mem::take(&mut self.lock().by_id);
         for controller in controllers.into_values() {
             controller.end();
@@ -266,12 +272,12 @@ impl Subsystem {
     }
 
     fn lock(&self) -> MutexGuard<'_, Controllers> {
-        // A panic that poisoned the lock has been reported by its thread.
+        // If a panic has poisoned the lock, the thread that panicked has reported that.
         self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves the Connect of an admin queue: makes a controller. Source: base specification 2.1,
-    /// 6.3.
+    /// Serves the Connect of an admin queue, and makes a controller. Source: base specification
+    /// 2.1, 6.3.
     pub(crate) fn connect_admin(
         &self,
         connect: &Connect,
@@ -289,7 +295,8 @@ impl Subsystem {
             return Err(ConnectRefusal::parameter(InvalidParameter::SUBNQN));
         };
         if !self.allowed.is_empty() && !self.allowed.iter().any(|allowed| allowed == host) {
-            let why = format_args!("{host} is not on the list of allowed hosts, and was refused");
+            let why =
+                format_args!("{host} was refused, because it is not on the list of allowed hosts");
             self.warnings.say(why, now);
             return Err(Status::CONNECT_INVALID_HOST.dnr().into());
         }
@@ -304,8 +311,8 @@ impl Subsystem {
         if controllers.by_id.len() >= CONTROLLERS_MAX {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
-        // Numbers are not reused soon, so that a late Connect of one host does not get into the
-        // controller of another.
+        // Numbers are not reused soon. Otherwise, a late Connect of one host might reach the
+        // controller of another host.
         let mut id = controllers.last_id;
         loop {
             id = if id >= CNTLID_MAX { 1 } else { id + 1 };
@@ -322,7 +329,8 @@ impl Subsystem {
         Ok(controller)
     }
 
-    /// Serves the Connect of an I/O queue: finds its controller.
+    /// Serves the Connect of an I/O queue, which belongs to the controller that the host names.
+    /// Returns the controller, and the number of its resets so far.
     pub(crate) fn connect_io(
         &self,
         connect: &Connect,
@@ -347,7 +355,7 @@ impl Subsystem {
         Ok((controller, resets))
     }
 
-    /// Removes a controller. Its connections close.
+    /// Removes and ends a controller, so that its connections close.
     pub(crate) fn end_controller(&self, controller: &Arc<Controller>) {
         let mut controllers = self.lock();
         if controllers.by_id.get(&controller.id).is_some_and(|known| Arc::ptr_eq(known, controller))
@@ -366,7 +374,7 @@ fn checked_name(name: Option<&str>, field: InvalidParameter) -> Result<&str, Con
         .ok_or(ConnectRefusal::parameter(field))
 }
 
-/// A queue has at least two entries, because one is always empty.
+/// Checks the size of a queue. A queue has at least two entries, because one is always empty.
 fn check_size(connect: &Connect) -> Result<(), ConnectRefusal> {
     if (1..QUEUE_DEPTH_MAX).contains(&connect.sqsize) {
         Ok(())
@@ -375,7 +383,7 @@ fn check_size(connect: &Connect) -> Result<(), ConnectRefusal> {
     }
 }
 
-/// A UUID of version 8. The same name always gives the same UUID.
+/// Makes a UUID of version 8 from a name. The same name always gives the same UUID.
 fn uuid_of(name: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (seed, half) in (0..).zip(bytes.chunks_exact_mut(8)) {
@@ -388,9 +396,9 @@ fn uuid_of(name: &str) -> [u8; 16] {
     bytes
 }
 
-/// Bytes in hexadecimal.
+/// The bytes as a hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).expect("it is below 16");
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).expect("four bits are below 16");
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Records what hosts do to the drive, as a trace that `slimio waf` replays.
+//! Records the hosts' operations on the drive, as a trace that `slimio waf` replays.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use slimio_device::LBA_SIZE;
 use slimio_ssd::trace::{ByteRange, STREAMS_MAX, TraceEvent, TraceHeader, TraceWriter};
 
-/// After this time, the next event causes all events to be written to the file.
+/// If this time has passed since the last write to the file, the next event causes another write.
 const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
-/// A trace that is being written.
+/// A trace to which hosts' operations are added.
 #[derive(Debug)]
 pub struct Recorder {
     start: Instant,
@@ -26,7 +26,7 @@ enum State {
         /// When events were last written to the file.
         written_at: Instant,
     },
-    /// The trace has ended, or can't be written any more.
+    /// The trace has ended. If a write has failed, the error says why.
     Over(Option<io::ErrorKind>),
 }
 
@@ -34,7 +34,7 @@ impl Recorder {
     /// Begins a trace of a device with `device_bytes` bytes, in a new file.
     ///
     /// # Errors
-    /// When the file exists, or can't be made.
+    /// When the file already exists, or can't be made or written.
     pub fn create(path: &Path, device_bytes: u64) -> io::Result<Self> {
         let about = [("made by", "slimio drive serve"), ("streams", "placement ids")];
         let about = about.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
@@ -44,9 +44,9 @@ impl Recorder {
         Ok(Self { start, state: Mutex::new(State::Writing { writer, written_at: start }) })
     }
 
-    /// Adds an event. Now and then, writes the added events to the file, so that they survive if
-    /// the process is killed. If the file can't be written, the trace ends, and
-    /// [`finish`](Self::finish) says why. The drive goes on.
+    /// Adds an event. About every second, writes the added events to the file, so that they survive
+    /// if the process is killed. If the file can't be written, the trace ends, and
+    /// [`finish`](Self::finish) returns the error. The drive works on without the trace.
     pub(crate) fn push(&self, now: Instant, event: &TraceEvent) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Writing { writer, written_at } = &mut *state {
@@ -63,10 +63,10 @@ impl Recorder {
         }
     }
 
-    /// Ends the trace. Without its end, readers report that the trace was cut off.
+    /// Ends the trace. A trace without an end is reported as cut off when it is replayed.
     ///
     /// # Errors
-    /// When the trace could not be written completely. Readers then report that it was cut off.
+    /// When the trace could not be written completely. It then has no end.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Over(None)) {
@@ -77,13 +77,13 @@ impl Recorder {
     }
 }
 
-/// The bytes of `lbas` blocks from `lba` on.
+/// The range of bytes that `lbas` blocks from `lba` on have.
 pub(crate) fn range_of(lba: u64, lbas: u64) -> ByteRange {
     ByteRange::new(lba * LBA_SIZE as u64, lbas * LBA_SIZE as u64)
 }
 
-/// The stream of a placement. A trace has fewer streams than there may be placements. All
-/// placements beyond the last stream share that stream.
+/// The stream of a placement. A trace may have fewer streams than the drive has placements. All
+/// placements whose number is too high share the last stream.
 pub(crate) fn stream_of(placement: u16) -> u8 {
     placement.min(u16::from(STREAMS_MAX) - 1) as u8
 }

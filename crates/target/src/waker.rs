@@ -1,11 +1,11 @@
-//! Wakes a connection that waits for its socket.
+//! Wakes a thread that waits for its socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A descriptor that becomes readable when somebody has news for a connection.
+/// A descriptor that becomes readable when another thread has news, for example for a connection.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -15,12 +15,13 @@ impl Waker {
     }
 
     pub(crate) fn wake(&self) {
-        // This fails only when the counter is full. Then the descriptor is readable anyway.
+        // The write fails only if the eventfd's counter is full. Then the descriptor is readable
+        // anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn clear(&self) {
-        // This fails only if nobody has woken the connection.
+        // The read fails only if nobody has called `wake`.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,15 +1,15 @@
-//! Warnings that anybody who reaches the port can cause.
+//! Warnings that can be caused by anybody who reaches the port. So their number is limited.
 
 use std::fmt::Arguments;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// In this time, at most [`COUNT_MAX`] warnings go to the log.
+/// Time in which at most [`COUNT_MAX`] warnings go to the log.
 const TIME: Duration = Duration::from_secs(60);
 /// How many warnings may go to the log in [`TIME`].
 const COUNT_MAX: u32 = 20;
 
-/// Limits how many warnings go to the log, so that nobody can fill the log's disk with them.
+/// Limits how many warnings go to the log, so that nobody can fill the log's disk with warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings(Mutex<State>);
 
@@ -25,15 +25,17 @@ impl Warnings {
     pub(crate) fn say(&self, warning: Arguments<'_>, now: Instant) {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now) {
             Some(0) => log::warn!("{warning}"),
-            Some(left_out) => log::warn!("{warning}; {left_out} warnings before were left out"),
+            Some(left_out) => {
+                log::warn!("{warning} (before this warning, {left_out} others were left out)")
+            }
             None => {}
         }
     }
 }
 
 impl State {
-    /// Whether a warning may be logged now. If so, returns how many were left out since the last
-    /// one. If not, returns `None`.
+    /// If a warning may be logged now, returns how many warnings were left out since the last
+    /// logged one. Otherwise, returns `None`.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.began_at.is_none_or(|at| now >= at + TIME) {
             (self.began_at, self.count) = (Some(now), 0);

@@ -16,7 +16,7 @@ use crate::reply::Reply;
 use crate::{directives, features, identify, logs};
 
 impl Session {
-    /// The data of a command.
+    /// The direction and size of a command's data.
     pub(super) fn data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
         if command.opcode == opcode::FABRICS {
             return self.fabrics_data_size(command);
@@ -29,7 +29,7 @@ impl Session {
     }
 
     /// Whether the connection's controller has ended, or was reset after this I/O queue was
-    /// connected. Such a connection is closed without a reply. A host repeats commands that got no
+    /// connected. Such a connection is closed without replies. A host repeats commands that got no
     /// reply, but would take a refusal for a failure of the drive.
     pub(super) fn is_orphaned(&self) -> bool {
         match &self.phase {
@@ -74,7 +74,7 @@ impl Session {
             opcode::admin::DIRECTIVE_SEND => return Err(directives::send()),
             opcode::admin::KEEP_ALIVE => Reply::default(),
             opcode::admin::ABORT => {
-                // Only requests for events wait long enough to be aborted.
+                // Of all commands, only requests for events wait long enough to be aborted.
                 let [sqid, cid] = [command.dword(10) as u16, (command.dword(10) >> 16) as u16];
                 let aborted = self.slots.event_with(cid).filter(|_| sqid == 0);
                 if let Some(event) = aborted {
@@ -94,8 +94,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a command with a reply. The reply's data is cut or filled up to the length that the
-    /// host has asked for.
+    /// Ends a command with a reply. The reply's data is cut, or filled with zeros, to the length
+    /// that the host has asked for.
     pub(super) fn answer(&mut self, slot: u16, command: &Command, mut reply: Reply) {
         let length = command.sgl.length as usize;
         let entry = self.slots.of(slot);
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    /// The data of an admin command.
+    /// The direction and size of an admin command's data.
     fn admin_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
         let is_io = matches!(&self.phase, Phase::Admin(controller) if controller.kind == Kind::Io);
         let has_directives = is_io && self.subsystem.has_fdp();
@@ -125,7 +125,7 @@ impl Session {
             opcode::admin::GET_LOG_PAGE => {
                 let size = GetLogPage::of(command).size;
                 if size > TRANSFER_SIZE_MAX as u64 {
-                    // Offset of NUMDL.
+                    // Offset of the field NUMDL, the number of dwords.
                     return Err(Refusal::field(42));
                 }
                 DataSize::ToHost(size as usize)

@@ -1,4 +1,4 @@
-//! Connect, properties and Disconnect.
+//! The Fabrics commands: Connect, Property Get, Property Set and Disconnect.
 
 use std::time::Instant;
 
@@ -16,19 +16,19 @@ use crate::identify::VERSION;
 use crate::refusal::Refusal;
 use crate::subsystem::ConnectRefusal;
 
-/// Offsets of fields in the command, for errors: the type of a Fabrics command, and a property's
-/// offset.
+/// Offsets of three fields in the command, for errors: the type of a Fabrics command, the size of a
+/// property, and the property's offset.
 const TYPE_AT: u16 = 4;
 const ATTRIB_AT: u16 = 40;
 const OFFSET_AT: u16 = 44;
 
 impl Session {
-    /// The data of a Fabrics command.
+    /// The direction and size of a Fabrics command's data.
     pub(super) fn fabrics_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
         let kind = Connect::fabrics_type(command);
         match (kind, &self.phase) {
             (opcode::fabrics::CONNECT, Phase::Connect) => Ok(DataSize::FromHost(ConnectData::SIZE)),
-            // A connection has one queue, so Connect comes first, and only once.
+            // A connection has one queue, so Connect must come first, and only once.
             (opcode::fabrics::CONNECT, _) | (_, Phase::Connect) => Err(Refusal::sequence()),
             (opcode::fabrics::PROPERTY_GET | opcode::fabrics::PROPERTY_SET, Phase::Admin(_))
             | (opcode::fabrics::DISCONNECT, Phase::Io { .. }) => Ok(DataSize::None),
@@ -48,12 +48,12 @@ impl Session {
         now: Instant,
     ) -> Result<(), Refusal> {
         match Connect::fabrics_type(command) {
-            // Two Connects were sent, and the data of the other one came first.
+            // The host has sent two Connects, and the data of the first has arrived already.
             opcode::fabrics::CONNECT if !matches!(self.phase, Phase::Connect) => {
                 return Err(Refusal::sequence());
             }
             opcode::fabrics::CONNECT => {
-                let data = ConnectData::decode(data).expect("the data was waited for");
+                let data = ConnectData::decode(data).expect("all data of the command has arrived");
                 match self.connect(&Connect::of(command), &data, now) {
                     Ok(result) => self.finish(slot, result, Status::SUCCESS),
                     Err(refusal) => {
@@ -72,7 +72,7 @@ impl Session {
                 self.finish(slot, 0, Status::SUCCESS);
             }
             _ => {
-                // Disconnect: its reply is the last.
+                // This is Disconnect, whose reply is the connection's last.
                 self.finish(slot, 0, Status::SUCCESS);
                 while let Some(slot) = self.done.pop_front() {
                     self.reply(slot);
@@ -83,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// Serves Connect. Returns the result: the controller's number.
+    /// Serves Connect. Returns the command's result, which is the controller's number.
     fn connect(
         &mut self,
         connect: &Connect,
@@ -93,7 +93,8 @@ impl Session {
         if connect.recfmt != 0 {
             return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
         }
-        // Bits 0 and 1 are a priority, which is not used, and bit 3 is deletion by Disconnect.
+        // Bits 0 and 1 are a priority, which is not used. Bit 3 says that Disconnect may delete the
+        // queue.
         if connect.cattr & 0xf0 != 0 {
             let offset = 46;
             let field = InvalidParameter { offset, is_in_data: false };
@@ -102,7 +103,7 @@ impl Session {
         let link = self.link.as_ref();
         let controller = if connect.qid == 0 {
             let controller = self.subsystem.connect_admin(connect, data, link, now)?;
-            log::info!("{} has controller {}", controller.host, controller.id);
+            log::info!("the host {} has controller {}", controller.host, controller.id);
             self.phase = Phase::Admin(controller.clone());
             controller
         } else {
@@ -126,8 +127,8 @@ impl Session {
             Property::Vs => VERSION.into(),
             Property::Cc => controller.configuration().0.into(),
             Property::Csts => controller.status().bits().into(),
-            // The time until the controller is ready with its media. It is never ready without its
-            // media.
+            // The longest time until the controller is ready with its media. The other field, for
+            // a controller that is ready without its media, stays zero.
             Property::Crto => READY_TIME_MAX.into(),
             Property::Nssr => return Err(Refusal::field(OFFSET_AT)),
         })
@@ -140,7 +141,8 @@ impl Session {
         }
         let resets = controller.resets();
         let configuration = Configuration(access.value as u32);
-        // A host may turn the power off when the shutdown is complete. It need not have flushed.
+        // A host may turn the power off when the shutdown is complete, even if the host has sent no
+        // Flush. So the drive is made durable first.
         let is_shutdown = configuration.shn() != 0 && controller.kind == Kind::Io;
         let is_shutdown = is_shutdown && !is_planted("shutdown-not-durable");
         let durable = if is_shutdown { self.subsystem.drive().make_durable() } else { Ok(()) };
@@ -150,8 +152,8 @@ impl Session {
             controller.stay_in_shutdown();
         }
         if controller.resets() != resets {
-            // A reset ends the commands that wait, without a reply. The host may still send data
-            // that it was asked for.
+            // A reset ends the commands that wait, without a reply. If the host was asked for a
+            // command's data, it may still send that data, so the command only fails later.
             self.waiting.clear();
             while let Some(slot) = self.slots.waiting() {
                 self.slots.free(slot);
@@ -162,7 +164,7 @@ impl Session {
     }
 }
 
-/// The property of an access, if the access has its size.
+/// The property that an access is for, if the access has the property's size.
 fn checked(access: &PropertyAccess) -> Result<Property, Refusal> {
     let property = Property::at(access.offset).ok_or(Refusal::field(OFFSET_AT))?;
     if access.is_8_bytes == Some(property.is_8_bytes()) {

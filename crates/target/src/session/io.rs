@@ -22,17 +22,17 @@ use crate::reply::Reply;
 use crate::subsystem::NSID;
 use crate::{logs, trace};
 
-/// Offsets of fields in the command, for errors: the first block, the count of blocks, and the
-/// directive.
+/// Offsets of three fields in the command, for errors: the first block, the number of blocks, and
+/// the directive.
 const SLBA_AT: u16 = 40;
 const NLB_AT: u16 = 48;
 const DTYPE_AT: u16 = 50;
-/// Offsets of two fields of I/O management: the operation, and the operation's parameter.
+/// Offsets of two fields in the I/O Management commands: the operation, and its parameter.
 const MO_AT: u16 = 40;
 const MOS_AT: u16 = 42;
 
 impl Session {
-    /// The data of a command of an I/O queue, if the command is possible.
+    /// The direction and size of the data of an I/O queue's command, if the command is possible.
     pub(super) fn io_data_size(&self, command: &Command) -> Result<DataSize, Refusal> {
         use opcode::nvm;
 
@@ -61,7 +61,7 @@ impl Session {
                 Ok(DataSize::FromHost(size))
             }
             nvm::WRITE_ZEROES => {
-                // Zeros have the same limit as a transfer: WZSL equals MDTS.
+                // The largest Write Zeroes is as long as the longest transfer: WZSL equals MDTS.
                 self.transfer_size(command)?;
                 self.placement_of(command)?;
                 Ok(DataSize::None)
@@ -91,8 +91,8 @@ impl Session {
         }
     }
 
-    /// Number of bytes that a read or write moves. The command's range must be within the
-    /// namespace.
+    /// Number of bytes that a command reads or writes. The command is refused if its range is not
+    /// within the namespace, or is longer than the longest transfer.
     fn transfer_size(&self, command: &Command) -> Result<usize, Refusal> {
         let lbas = command.block_count();
         let size = lbas as usize * LBA_SIZE;
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Where a write goes. Source: base specification 2.1, 8.1.10.
+    /// The placement id of a write. Source: base specification 2.1, 8.1.10.
     pub(super) fn placement_of(&self, command: &Command) -> Result<PlacementId, Refusal> {
         let flags = WriteFlags::of(command);
         match flags.directive {
@@ -165,7 +165,8 @@ impl Session {
         let lba = Lba(command.slba());
         if command.opcode == opcode::nvm::COMPARE {
             let found = self.slots.of(slot).found.take();
-            // For in-capsule data, the buffer for what the drive has was not taken yet.
+            // If the host's data was in the capsule, the buffer for the drive's data was not taken
+            // yet.
             let lbas = buffer.len_lbas();
             let found = found.unwrap_or_else(|| self.buffers.take_in_capsule(lbas));
             self.slots.set_work(slot, Work::Comparing { host: buffer });
@@ -182,8 +183,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a write must be durable when it completes. It must if the command says so, or if the
-    /// host has turned off the volatile write cache. Source: base specification 2.1, "Volatile
+    /// Whether a write must be durable when it completes. This is so if the command says so, or if
+    /// the host has turned off the volatile write cache. Source: base specification 2.1, "Volatile
     /// Write Cache" feature.
     pub(super) fn is_durable(&self, flags: WriteFlags) -> bool {
         let is_uncached = || {
@@ -199,18 +200,18 @@ impl Session {
     pub(super) fn start_read(&mut self, slot: u16) {
         let entry = self.slots.of(slot);
         let lba = Lba(entry.command.slba());
-        let buffer = entry.buffer.take().expect("it was given one");
+        let buffer = entry.buffer.take().expect("the command was given a buffer");
         self.slots.set_work(slot, Work::Running);
         self.push_operation(slot, Op::Read { lba, buffer });
     }
 
-    /// Moves handles to fresh reclaim units: all of them, or none.
+    /// Moves the command's handles to fresh reclaim units. Either all of them move, or none.
     fn update_handles(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
         let count = usize::from(fdp::IoManagement::of(command).specific) + 1;
         let placements: Vec<PlacementId> = data
             .chunks_exact(2)
             .take(count)
-            .map(|id| PlacementId(u16::from_le_bytes(id.try_into().expect("a chunk of two"))))
+            .map(|id| PlacementId(u16::from_le_bytes(id.try_into().expect("a pair of bytes"))))
             .collect();
         let link = self.link.clone();
         let open = link.as_ref().map(|link| link.enter());
@@ -240,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Takes the completion of an operation.
+    /// Goes on with a command, one of whose operations has completed.
     pub(super) fn complete_operation(&mut self, completion: DriveCompletion) {
         let DriveCompletion { token, buffer, result } = completion;
         let slot = token.0 as u16;
@@ -280,7 +281,7 @@ impl Session {
                 let is_same = *found == **host;
                 let Work::Comparing { host } = std::mem::replace(&mut entry.work, Work::Begun)
                 else {
-                    unreachable!("it was matched")
+                    unreachable!("the command is a comparison")
                 };
                 self.subsystem.counts.read(found.len());
                 self.buffers.give(host);
@@ -301,16 +302,17 @@ impl Session {
                 }
             }
             Work::Deallocating { .. } => self.end_deallocation(slot, status),
-            other => unreachable!("no operation of {other:?} completes"),
+            other => unreachable!("a command in the state {other:?} has no operation"),
         }
     }
 
-    /// Adds a failed operation of the drive to the error log, and tells the host of the entry.
+    /// Adds a failed operation of the drive to the error log. Unless the drive is only full, tells
+    /// the host of the entry by an event.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
         let why = format_args!("the drive failed a command: {error}");
         self.subsystem.warnings.say(why, Instant::now());
         if matches!(error, DeviceError::NoSpace) {
-            // The drive itself is not broken, so the host gets no event.
+            // The drive is only full and not broken, so the host gets no event.
             self.note_error(command, Refusal { status, byte: Refusal::NOWHERE });
             return;
         }
@@ -327,7 +329,7 @@ fn check_operation(asked: &fdp::IoManagement) -> Result<(), Refusal> {
     if asked.operation == fdp::OPERATION_HANDLES { Ok(()) } else { Err(Refusal::field(MO_AT)) }
 }
 
-/// The status that tells a host of an error of the drive.
+/// The status with which a command ends after an error of the drive.
 fn status_of(error: &DeviceError, opcode: u8) -> Status {
     match error {
         DeviceError::NoSpace => Status::CAPACITY_EXCEEDED,

@@ -1,5 +1,5 @@
-//! One connection's protocol, without its socket: bytes and completions in, bytes and operations
-//! out.
+//! One connection's protocol, without its socket. A session takes bytes and completions, and
+//! returns bytes and operations.
 //!
 //! ```text
 //!  host ── bytes ──► receive ──► next_operation ──► drive
@@ -7,9 +7,9 @@
 //!  host ◄── output ◄── done ◄──────── complete ◄──────┘
 //! ```
 //!
-//! A session reads no clock and has no thread: its caller says what time it is. Whatever comes in,
-//! [`limits`](crate::limits) bound what a session holds. While too many bytes wait to be sent, the
-//! session takes no input.
+//! A session has no thread, and reads no clock: its caller says what time it is. Whatever bytes
+//! come, [`limits`](crate::limits) bound the memory of a session. While too many bytes wait to be
+//! sent, the session takes no input.
 
 mod admin;
 mod fabrics;
@@ -44,9 +44,9 @@ use crate::subsystem::Subsystem;
 /// An operation for the drive.
 #[derive(Debug)]
 pub struct Operation {
-    /// The operation's name, which comes back in its completion.
+    /// Identifies the operation. The operation's completion returns the token.
     pub token: Token,
-    /// The operation.
+    /// The operation itself.
     pub op: Op,
     /// When the command and all its data had arrived.
     pub arrived: Instant,
@@ -68,11 +68,11 @@ pub struct Session {
     sq_head: u16,
     slots: Slots,
     buffers: Buffers,
-    /// Slots of commands that wait for a buffer, in their order.
+    /// Slots of commands that wait for a buffer, in the order in which they came.
     waiting: VecDeque<u16>,
-    /// Slots of commands that have ranges left to deallocate, in their order.
+    /// Slots of commands that have ranges left to deallocate, in the order in which they came.
     deallocating: VecDeque<u16>,
-    /// Deallocations for the drive that have not completed.
+    /// Number of deallocations that were passed to the drive and have not completed.
     deallocations: usize,
     operations: VecDeque<Operation>,
     /// Number of operations that the caller has taken, and that have not completed.
@@ -82,12 +82,13 @@ pub struct Session {
     out: Vec<u8>,
     /// Number of bytes of `out` that were sent.
     sent: usize,
-    /// When bytes were last sent, or when none last waited.
+    /// When bytes were last sent, or when no bytes last waited to be sent, whichever is later.
     sent_at: Instant,
     began_at: Instant,
-    /// When the host last sent data that it was asked for, or last had none to send.
+    /// When the host last sent data that it was asked for, or was asked for data while no transfer
+    /// was running, whichever is later.
     data_at: Instant,
-    /// When stalled transfers are looked for next.
+    /// When the session next looks for stalled transfers. `None` if it need not look.
     look_at: Option<Instant>,
 }
 
@@ -101,7 +102,7 @@ enum Phase {
     Admin(Arc<Controller>),
     /// The connection has an I/O queue, connected after this many resets of its controller.
     Io { controller: Arc<Controller>, qid: u16, resets: u64 },
-    /// Nothing is received any more. What still waits is sent.
+    /// Nothing is received any more. Bytes that still wait are sent.
     Over,
 }
 
@@ -118,7 +119,7 @@ impl Session {
             alignment: 4,
             is_without_flow_control: false,
             sq_head: 0,
-            // Before Connect, which sets the queue's depth, there is no other command.
+            // Connect sets the queue's depth. No other command comes before Connect.
             slots: Slots::new(2),
             buffers,
             waiting: VecDeque::new(),
@@ -136,18 +137,18 @@ impl Session {
         }
     }
 
-    /// Tells the session of its connection. The session's controller wakes the connection when
-    /// there is news.
+    /// Sets the link through which the session's controller wakes the connection when there is
+    /// news.
     pub(crate) fn set_link(&mut self, link: Arc<Link>) {
         self.link = Some(link);
     }
 
-    /// Whether nothing is received any more. The connection closes when the output is sent.
+    /// Whether the session takes no input any more. The connection closes when the output is sent.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
-    /// Whether the connection has its queue.
+    /// Whether the host has connected the connection's queue.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self.phase, Phase::Admin(_) | Phase::Io { .. })
     }
@@ -157,15 +158,15 @@ impl Session {
         !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
     }
 
-    /// Whether these bytes begin with something that [`receive`](Self::receive) can handle: a whole
-    /// PDU, or a header that is wrong.
+    /// Whether `bytes` begin with a whole PDU, or with a wrong header.
+    /// [`receive`](Self::receive) can handle either.
     pub fn has_left(&self, bytes: &[u8]) -> bool {
         let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
         self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
     }
 
-    /// Takes whole PDUs, and returns how many bytes they had. The caller must pass the other bytes
-    /// again, with more behind them. Valid PDUs have at most
+    /// Takes whole PDUs, and returns how many bytes they had. Later, the caller must pass the
+    /// remaining bytes again, followed by further bytes. Valid PDUs have at most
     /// [`INBOX_SIZE`](crate::limits::INBOX_SIZE) bytes.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) -> usize {
         self.note_time(now);
@@ -206,10 +207,10 @@ impl Session {
         taken
     }
 
-    /// Takes the next operation for the drive. The caller must begin it, and later pass its
-    /// completion to [`complete`](Self::complete). If the controller was reset, there is no
-    /// operation, and the connection ends: the host relies on it that commands of its old queues
-    /// have no effect any more.
+    /// Takes the next operation for the drive. The caller must begin the operation, and later pass
+    /// its completion to [`complete`](Self::complete). If the controller was reset, there is no
+    /// operation, and the connection ends, because after a reset the host expects no further effect
+    /// from commands of its old queues.
     pub fn next_operation(&mut self) -> Option<Operation> {
         if !self.operations.is_empty() && self.is_orphaned() && !is_planted("reset-half-forgotten")
         {
@@ -220,7 +221,7 @@ impl Session {
         Some(operation)
     }
 
-    /// Whether there are operations for the drive.
+    /// Whether operations for the drive wait to be taken.
     pub fn has_operations(&self) -> bool {
         !self.operations.is_empty()
     }
@@ -230,12 +231,12 @@ impl Session {
         self.running
     }
 
-    /// Takes the completion of an operation.
+    /// Takes the completion of an operation from the drive, and goes on with its command.
     pub fn complete(&mut self, completion: DriveCompletion, now: Instant) {
         self.note_time(now);
         self.running -= 1;
-        // The end of a queue cancels deallocations. They complete like others, and must not be
-        // acknowledged.
+        // The end of a queue cancels deallocations. Cancelled deallocations complete like others,
+        // but must not be acknowledged.
         let may_be_cancelled = completion.buffer.is_none();
         if may_be_cancelled && self.is_orphaned() && !is_planted("cancelled-acknowledged") {
             self.end();
@@ -244,7 +245,7 @@ impl Session {
         self.settle(now);
     }
 
-    /// The bytes to send.
+    /// The bytes that wait to be sent.
     pub fn output(&self) -> &[u8] {
         &self.out[self.sent..]
     }
@@ -285,15 +286,15 @@ impl Session {
             (PduKind::IcReq, Phase::Request) => self.initialize(pdu),
             (PduKind::IcReq, _) => Err(PduError::sequence("ICReq")),
             (PduKind::H2cTermReq, _) => {
-                let why = format_args!("a host ended its connection, because of a PDU that it got");
+                let why = format_args!("a host ended its connection, because it rejected a PDU");
                 self.subsystem.warnings.say(why, now);
                 self.end();
                 Ok(())
             }
-            (_, Phase::Request) => Err(PduError::sequence("before ICReq")),
+            (_, Phase::Request) => Err(PduError::sequence("a PDU before ICReq")),
             (PduKind::CapsuleCmd, _) => self.take_command(head, pdu, now),
             (PduKind::H2cData, _) => self.take_data(head, pdu, now),
-            _ => Err(PduError::sequence("not of a host")),
+            _ => Err(PduError::sequence("hosts do not send this type")),
         }
     }
 
@@ -347,7 +348,7 @@ impl Session {
         data: &[u8],
         now: Instant,
     ) -> Result<(), Refusal> {
-        // Fused commands are not supported, and fabrics have no PRPs.
+        // Fused commands are not supported, and NVMe over Fabrics has no PRPs.
         if command.flags != slimio_nvme::command::PSDT_SGL {
             return Err(Refusal::field(1));
         }
@@ -355,14 +356,14 @@ impl Session {
         self.route_data(slot, command, size, data, now)
     }
 
-    /// Ends a command that is not carried out.
+    /// Ends a command with a refusal, which is also added to the error log.
     fn refuse(&mut self, slot: u16, refusal: Refusal) {
         let command = self.slots.command(slot);
         self.note_error(&command, refusal);
         self.finish(slot, 0, refusal.status.more());
     }
 
-    /// Adds an error to the error log.
+    /// Adds a command's refusal to the error log.
     fn note_error(&self, command: &Command, refusal: Refusal) {
         let sqid = match &self.phase {
             Phase::Io { qid, .. } => *qid,
@@ -394,7 +395,7 @@ impl Session {
             && let Some(slot) = self.done.pop_front()
         {
             self.reply(slot);
-            // The command's buffer is free now, and another command may wait for it.
+            // The command's buffer is free now, and another command may wait for a buffer.
             self.grant(now);
         }
         self.watch_transfers(now);
@@ -435,14 +436,14 @@ impl Session {
         pdu::push_completion(&mut self.out, &completion, self.digests);
     }
 
-    /// Ends the connection because of a PDU, and says why.
+    /// Ends the connection because of a wrong PDU. Tells the host why.
     fn terminate(&mut self, error: PduError, wrong: &[u8], now: Instant) {
-        self.subsystem.warnings.say(format_args!("a connection ends: {error}"), now);
+        self.subsystem.warnings.say(format_args!("the target ends a connection: {error}"), now);
         TermReq::push(&mut self.out, PduKind::C2hTermReq, error, wrong);
         self.end();
     }
 
-    /// Ends the connection. Bytes that wait are still sent, and nothing else is begun.
+    /// Ends the connection. Bytes that wait are still sent, but no further operation begins.
     fn end(&mut self) {
         self.leave();
         self.phase = Phase::Over;
@@ -457,7 +458,8 @@ impl Session {
         match &self.phase {
             Phase::Admin(controller) => self.subsystem.end_controller(controller),
             Phase::Io { controller, qid, resets } => {
-                // From now on, a reset of the controller does not find this queue.
+                // From now on, a reset of the controller does not find this queue, so the queue's
+                // deallocations are cancelled here.
                 if let Some(link) = &self.link {
                     link.cancel();
                 }

@@ -15,15 +15,15 @@ use crate::refusal::Refusal;
 use crate::trace;
 
 impl Session {
-    /// Begins a Write Zeroes.
+    /// Begins the command Write Zeroes, by a deallocation or by writes.
     pub(super) fn write_zeroes(&mut self, slot: u16, command: &Command) -> Result<(), Refusal> {
         let flags = WriteFlags::of(command);
         let (lba, lbas) = (command.slba(), u64::from(command.block_count()));
         self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
         let rest = range_of(lba, lbas);
         let durable = self.is_durable(flags);
-        // A deallocation can't be made durable by itself, so zeros that must be durable are
-        // written.
+        // A deallocation can't be made durable by itself. So if the zeros must be durable, and the
+        // drive has a volatile cache, the zeros are written.
         let is_volatile = durable && self.subsystem.has_cache;
         if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
             self.begin_deallocations(slot, vec![rest]);
@@ -37,7 +37,7 @@ impl Session {
 
     /// Begins to write the zeros of a command, once the command has its buffer.
     pub(super) fn start_zeros(&mut self, slot: u16) {
-        let mut buffer = self.slots.of(slot).buffer.take().expect("it was given one");
+        let mut buffer = self.slots.of(slot).buffer.take().expect("the command was given a buffer");
         buffer.fill(0);
         self.zero_more(slot, buffer);
     }
@@ -55,12 +55,13 @@ impl Session {
         }
         let (lba, placement, durable) = (rest.start, *placement, *durable);
         rest.start = Lba(lba.0 + lbas);
-        // The last operation may have fewer blocks. Zeros do not count as data that a host wrote.
+        // The last operation may have fewer blocks. The counts of host writes leave out zeros.
         buffer.set_len_lbas(lbas as usize);
         self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
     }
 
-    /// Deallocates ranges. All ranges are checked before anything is deallocated.
+    /// Begins the command Dataset Management. All ranges are checked before any range is
+    /// deallocated.
     pub(super) fn deallocate(
         &mut self,
         slot: u16,
@@ -68,10 +69,10 @@ impl Session {
         data: &[u8],
     ) -> Result<(), Refusal> {
         let count = (command.dword(10) & 0xff) as usize + 1;
-        debug_assert!(count <= DSM_RANGES_MAX, "eight bits count the ranges");
+        debug_assert!(count <= DSM_RANGES_MAX, "the number of ranges has eight bits");
         let mut ranges: Vec<LbaRange> = Vec::with_capacity(count);
         for bytes in data.chunks_exact(DsmRange::SIZE).take(count) {
-            let range = DsmRange::decode(bytes).expect("a chunk is a range");
+            let range = DsmRange::decode(bytes).expect("a chunk is as long as a range");
             if !is_planted("target-ranges-unchecked") {
                 self.check_range(range.slba, range.nlb.into(), Refusal::NOWHERE)?;
             }
@@ -98,16 +99,17 @@ impl Session {
         self.deallocate_more();
     }
 
-    /// Begins deallocations, in the order of their commands, while few enough are in flight.
+    /// Begins deallocations, in the order of their commands, up to the limit of
+    /// [`DEALLOCATIONS_MAX`] in flight.
     fn deallocate_more(&mut self) {
         while let Some(&slot) = self.deallocating.front()
             && (self.deallocations < DEALLOCATIONS_MAX
                 || is_planted("target-deallocations-unbounded"))
         {
             let Work::Deallocating { ranges, running, .. } = &mut self.slots.of(slot).work else {
-                unreachable!("only what deallocates is waited for")
+                unreachable!("only commands that deallocate are in `deallocating`")
             };
-            let rest = ranges.front_mut().expect("a command that waits has a range");
+            let rest = ranges.front_mut().expect("a command in `deallocating` has a range left");
             let lbas = (rest.end.0 - rest.start.0).min(DEALLOCATED_AT_ONCE_LBAS);
             let range = range_of(rest.start.0, lbas);
             rest.start = range.end;
@@ -123,10 +125,10 @@ impl Session {
         }
     }
 
-    /// Takes the end of a deallocation, and begins the next.
+    /// Goes on with a command after one of its deallocations, and begins waiting deallocations.
     pub(super) fn end_deallocation(&mut self, slot: u16, status: Status) {
         let Work::Deallocating { ranges, running, failed } = &mut self.slots.of(slot).work else {
-            unreachable!("what deallocates was begun as such")
+            unreachable!("the command of a deallocation is in this state")
         };
         *running -= 1;
         if !status.is_success() {

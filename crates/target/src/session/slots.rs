@@ -13,13 +13,13 @@ pub(super) struct Slot {
     /// When the command and all its data had arrived.
     pub(super) arrived: Instant,
     pub(super) work: Work,
-    /// Data from the host, or for it.
+    /// Data from the host or for the host.
     pub(super) buffer: Option<Buffer>,
-    /// For a comparison: a buffer for the drive's data, which the host's data is compared with.
+    /// For a comparison: a buffer for the drive's data, which is compared with the host's data.
     pub(super) found: Option<Buffer>,
     /// Data for the host that does not come from the drive.
     pub(super) data: Vec<u8>,
-    /// Whether the data is for the host.
+    /// Whether the command's data goes to the host.
     pub(super) is_to_host: bool,
 }
 
@@ -35,28 +35,28 @@ pub(super) enum Work {
     /// The host is sending the command's data.
     Receiving {
         received: usize,
-        /// Whether the command fails once all data is there: a data digest was wrong, or the
-        /// controller was reset meanwhile.
+        /// Whether the command fails once all its data has come, because a data digest was wrong or
+        /// the controller was reset meanwhile.
         is_void: bool,
-        /// When data last came.
+        /// When data of this command last came, or when the host was asked for the data.
         touched: Instant,
     },
-    /// The drive has the command's operation.
+    /// The command's only operation was passed to the drive.
     Running,
-    /// The drive is reading the data that is then compared with `host`.
+    /// The drive reads data that will be compared with `host`.
     Comparing { host: Buffer },
-    /// Zeros are being written. `rest` is the range that is left after the present operation.
+    /// The drive writes zeros. `rest` is the range that is left after the present operation.
     Zeroing { rest: LbaRange, placement: PlacementId, durable: bool },
-    /// Ranges are being deallocated, by `running` operations. `ranges` are those that are left.
-    /// `failed` is the status of an operation that has failed.
+    /// The drive deallocates ranges, in `running` operations at once. `ranges` are the ranges that
+    /// are left. `failed` is the status of an operation that has failed.
     Deallocating { ranges: VecDeque<LbaRange>, running: usize, failed: Option<Status> },
-    /// The command asks for an asynchronous event, and waits for one.
+    /// The command is a request for an asynchronous event, and waits for an event.
     Event,
     /// The command has ended.
     Done { result: u64, status: Status },
 }
 
-/// All commands of a queue, by the numbers of their slots.
+/// All slots of a queue. A slot's number is its place in `all`.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Vec<Slot>,
@@ -96,12 +96,12 @@ impl Slots {
         self
     }
 
-    /// Entries of the queue.
+    /// Number of the queue's entries.
     pub(super) fn depth(&self) -> u16 {
         self.all.len() as u16
     }
 
-    /// Makes the queue deeper. Commands keep their slots.
+    /// Adds slots, up to `depth`. Commands keep their slots.
     pub(super) fn grow(&mut self, depth: u16) {
         let before = self.depth();
         assert!(depth >= before, "a queue only grows");
@@ -116,7 +116,7 @@ impl Slots {
         self.cids[word] & bit != 0
     }
 
-    /// Gives a command a slot; `None` if the queue is full.
+    /// Gives a command a slot, and returns the slot's number. `None` if the queue is full.
     pub(super) fn take(&mut self, command: Command, now: Instant) -> Option<u16> {
         let number = self.free.pop()?;
         let (word, bit) = bit_of(command.cid);
@@ -132,7 +132,7 @@ impl Slots {
     /// Frees a slot, and returns its contents.
     pub(super) fn free(&mut self, number: u16) -> Slot {
         let slot = &mut self.all[usize::from(number)];
-        assert!(!matches!(slot.work, Work::Free), "a slot is freed once");
+        assert!(!matches!(slot.work, Work::Free), "only a slot that has a command is freed");
         let (word, bit) = bit_of(slot.command.cid);
         self.cids[word] &= !bit;
         self.free.push(number);
@@ -156,7 +156,8 @@ impl Slots {
         self.all.get_mut(usize::from(number))
     }
 
-    /// The slot with a number that comes from this side, so that the slot must exist.
+    /// The slot with this number. Panics if the slot does not exist, so the number must not come
+    /// from the host.
     pub(super) fn of(&mut self, number: u16) -> &mut Slot {
         &mut self.all[usize::from(number)]
     }
@@ -168,12 +169,12 @@ impl Slots {
         slot.work = work;
     }
 
-    /// Whether the host still has to send data that it was asked for.
+    /// Whether the host still has to send requested data of any command.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving > 0
     }
 
-    /// Whether no data has come for one of the transfers for at least `limit`.
+    /// Whether some transfer has got no data for at least `limit`.
     pub(super) fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
         self.all.iter().any(|slot| match slot.work {
             Work::Receiving { touched, .. } => now >= touched + limit,
@@ -181,13 +182,14 @@ impl Slots {
         })
     }
 
-    /// A command that waits for an asynchronous event or for a buffer.
+    /// The slot of some command that waits for an asynchronous event or for a buffer.
     pub(super) fn waiting(&self) -> Option<u16> {
         let waits = |slot: &Slot| matches!(slot.work, Work::Event | Work::Waiting);
         self.all.iter().position(waits).map(|number| number as u16)
     }
 
-    /// Lets all commands fail whose data the host is still sending.
+    /// Marks all commands whose data the host is still sending, so that they fail once their data
+    /// has come.
     pub(super) fn void_received(&mut self) {
         for slot in &mut self.all {
             if let Work::Receiving { is_void, .. } = &mut slot.work {
@@ -196,7 +198,7 @@ impl Slots {
         }
     }
 
-    /// A command that asks for an asynchronous event.
+    /// The slot of some command that asks for an asynchronous event.
     pub(super) fn event(&self) -> Option<u16> {
         let is_event = |slot: &Slot| matches!(slot.work, Work::Event);
         self.all.iter().position(is_event).map(|number| number as u16)
@@ -207,7 +209,7 @@ impl Slots {
         self.all.iter().filter(|slot| matches!(slot.work, Work::Event)).count()
     }
 
-    /// The slot of a command that asks for an asynchronous event.
+    /// The slot of the command with this identifier, if it asks for an asynchronous event.
     pub(super) fn event_with(&self, cid: u16) -> Option<u16> {
         let is_it = |slot: &Slot| matches!(slot.work, Work::Event) && slot.command.cid == cid;
         self.all.iter().position(is_it).map(|number| number as u16)

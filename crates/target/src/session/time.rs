@@ -11,16 +11,16 @@ use crate::limits::{CONNECT_TIME_MAX, ONE_TRANSFER_TIME_MAX, SEND_TIME_MAX, TRAN
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Notes if nothing waits to be sent at this moment. So the host gets the full time for what is
-    /// sent next.
+    /// Notes the time, if no bytes wait to be sent. So a host has the full time to take the bytes
+    /// that are sent next.
     pub(super) fn note_time(&mut self, now: Instant) {
         if self.output().is_empty() && !is_planted("target-idle-cut-off") {
             self.sent_at = now;
         }
     }
 
-    /// Notes that the host has sent bytes, although perhaps no whole PDU. So it has its time again for
-    /// the data that it was asked for.
+    /// Notes that the host has sent bytes, although perhaps no whole PDU. From now on, the host has
+    /// the full time again to send the data that it was asked for.
     pub(crate) fn note_heard(&mut self, now: Instant) {
         self.data_at = now;
     }
@@ -37,11 +37,13 @@ impl Session {
         [sending, beginning, alive, self.look_at].into_iter().flatten().min()
     }
 
-    /// Checks the deadlines, and the news of other connections.
+    /// Checks the deadlines, and whether the controller was ended or reset.
     pub fn tick(&mut self, now: Instant) {
         self.note_time(now);
         if !self.output().is_empty() && now >= self.sent_at + SEND_TIME_MAX {
-            log::warn!("a host took none of its replies for {SEND_TIME_MAX:?}; it is cut off");
+            log::warn!(
+                "a host is cut off, because it took none of its replies for {SEND_TIME_MAX:?}"
+            );
             self.end();
             self.out.clear();
             self.sent = 0;
@@ -52,7 +54,7 @@ impl Session {
             }
             Phase::Admin(controller) if controller.is_over() => self.end(),
             Phase::Admin(controller) if controller.expires_at().is_some_and(|at| now >= at) => {
-                log::warn!("controller {} ends: no command came in time", controller.id);
+                log::warn!("controller {} ends, because no command came in time", controller.id);
                 self.end();
             }
             Phase::Io { controller, resets, .. }
@@ -64,18 +66,18 @@ impl Session {
         }
         if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = self.slots.is_receiving().then(|| now + LOOK);
-            // A slow host sends the data of one transfer after the other, so a single transfer may
-            // have to wait much longer.
+            // A slow host sends the data of its transfers one after the other. So each transfer may
+            // wait much longer than the host may be silent.
             let is_silent = now >= self.data_at + TRANSFER_TIME_MAX && self.slots.is_receiving();
             if is_silent || self.slots.is_stalled(now, ONE_TRANSFER_TIME_MAX) {
-                log::warn!("a host did not send data in time that it was asked for; it is cut off");
+                log::warn!("a host is cut off, because it did not send requested data in time");
                 self.end();
             }
         }
         self.settle(now);
     }
 
-    /// Starts to search for stalled transfers, if there are transfers.
+    /// Begins the regular search for stalled transfers, if there are transfers.
     pub(super) fn watch_transfers(&mut self, now: Instant) {
         if self.look_at.is_none() && self.slots.is_receiving() {
             self.look_at = Some(now + LOOK);

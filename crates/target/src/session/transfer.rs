@@ -1,4 +1,5 @@
-//! Data of commands. It comes in the capsule, or the host is asked for it by R2T.
+//! The data of commands. A command's data comes in its capsule, or an R2T asks the host for the
+//! data.
 
 use std::time::Instant;
 
@@ -12,28 +13,28 @@ use super::{Phase, Session};
 use crate::limits::{TRANSFER_SIZE_MAX, ZEROED_AT_ONCE_LBAS};
 use crate::refusal::Refusal;
 
-/// Which data a command has.
+/// The direction and size of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataSize {
     /// The command has no data.
     None,
-    /// From the host, exactly this many bytes.
+    /// The host sends exactly this many bytes.
     FromHost(usize),
-    /// From the host, at least this many bytes. More are ignored.
+    /// The host sends at least this many bytes. Further bytes are ignored.
     FromHostAtLeast(usize),
-    /// For the host, exactly this many bytes.
+    /// The host gets exactly this many bytes.
     ToHost(usize),
-    /// For the host, as many bytes as the host has room for.
+    /// The host gets as many bytes as it has room for.
     ToHostUpTo,
 }
 
-/// Offsets of fields in the command, for errors: the data's length, and the descriptor's kind.
+/// Offsets of two fields in the command's SGL descriptor, for errors: the length and the kind.
 const LENGTH_AT: u16 = 32;
 const KIND_AT: u16 = 39;
 
 impl Session {
-    /// Finds out where a command's data comes from, and carries out the command as soon as the data
-    /// is there.
+    /// Finds out how a command gets its data. Carries out the command if the data is already here
+    /// or the command needs none. Otherwise, lets the command wait for a buffer.
     pub(super) fn route_data(
         &mut self,
         slot: u16,
@@ -72,7 +73,7 @@ impl Session {
                     None => wrong_length,
                 }
             }
-            // There is data in the capsule, but the descriptor does not refer to it.
+            // The capsule has data, but the descriptor does not refer to that data.
             SglKind::Transport if !data.is_empty() => {
                 Err(Refusal::at(Status::SGL_TYPE_INVALID, KIND_AT))
             }
@@ -91,7 +92,7 @@ impl Session {
         self.waiting.push_back(slot);
     }
 
-    /// Gives buffers to the commands that wait for one, in their order.
+    /// Gives buffers to the commands that wait for a buffer, in the order in which they came.
     pub(super) fn grant(&mut self, now: Instant) {
         let is_io = matches!(self.phase, Phase::Io { .. });
         while let Some(&number) = self.waiting.front() {
@@ -132,7 +133,8 @@ impl Session {
         }
     }
 
-    /// Handles an H2CData. Source: TCP transport 1.1, 3.3.2.2.
+    /// Handles an H2CData, which has data that the host was asked for. Source: TCP transport 1.1,
+    /// 3.3.2.2.
     pub(super) fn take_data(
         &mut self,
         head: &Head,
@@ -194,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out a command whose data is in its buffer.
+    /// Carries out a command whose data has come, and is in its buffer.
     fn execute_received(&mut self, number: u16, now: Instant) -> Result<(), Refusal> {
         let slot = self.slots.of(number);
         let length = slot.command.sgl.length as usize;
