@@ -55,7 +55,7 @@ pub struct HandleStatistics {
     pub host_bytes: u64,
     /// Bytes that the collector copied.
     pub copied_bytes: u64,
-    /// Bytes of padding that were written to fill pages.
+    /// Bytes of padding that were written when a host moved the handle to a fresh unit.
     pub padded_bytes: u64,
     /// Units that were erased.
     pub units_erased: u64,

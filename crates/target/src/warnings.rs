@@ -25,9 +25,7 @@ impl Warnings {
     pub(crate) fn say(&self, warning: Arguments<'_>, now: Instant) {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).take(now) {
             Some(0) => log::warn!("{warning}"),
-            Some(left_out) => {
-                log::warn!("{warning} (before this warning, {left_out} others were left out)")
-            }
+            Some(left_out) => log::warn!("{warning} ({left_out} earlier warnings were left out)"),
             None => {}
         }
     }

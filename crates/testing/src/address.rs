@@ -1,4 +1,4 @@
-//! Where a server listens, and a connection to it.
+//! The address at which a server listens, and connections to that address.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::error::{Doing, Result};
 
-/// Where a server listens.
+/// The address at which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP port.
@@ -18,13 +18,13 @@ pub enum Address {
 }
 
 impl Address {
-    /// Port `port` of this machine.
+    /// TCP port `port` on the loopback address of this machine.
     pub fn local(port: u16) -> Self {
         Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// Opens a blocking connection, as a bare descriptor. Nagle's delay is off for a TCP
-    /// connection.
+    /// Opens a blocking connection, and returns its descriptor. A TCP connection has Nagle's
+    /// algorithm turned off.
     pub fn connect(&self) -> Result<OwnedFd> {
         let what = || format!("connecting to {self}");
         match self {
@@ -47,8 +47,9 @@ impl fmt::Display for Address {
     }
 }
 
-/// A port that was free a moment ago. Another process may take the port first. So a caller that
-/// starts a server on the port must check who answers there, and pick another port if necessary.
+/// Returns a port that was free a moment ago. Another process may take the port before the caller
+/// does. So a caller that starts a server on the port must check which process answers on the port,
+/// and pick another port if necessary.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("looking for a free port")?;
     Ok(listener.local_addr().doing("looking for a free port")?.port())

@@ -10,23 +10,23 @@ use crate::address::Address;
 use crate::error::{Doing, Result, ServerError};
 
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest string or array accepted, in bytes or elements.
+/// Length of the largest string or array that the client accepts, in bytes or elements.
 const LENGTH_MAX: usize = 1 << 30;
 
 /// One complete reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// `+…`.
+    /// A status, which begins with `+`.
     Status(String),
-    /// `-…`.
+    /// An error, which begins with `-`.
     Error(String),
-    /// `:…`.
+    /// An integer, which begins with `:`.
     Integer(i64),
-    /// A string.
+    /// A string, which begins with `$`.
     Bulk(Vec<u8>),
-    /// No value.
+    /// The null string or the null array.
     Nil,
-    /// Several replies.
+    /// An array of replies, which begins with `*`.
     Array(Vec<Reply>),
 }
 
@@ -93,10 +93,10 @@ impl Client {
         })
     }
 
-    /// The fields of INFO's `section`.
+    /// Runs `INFO` with `section`, and returns the fields of the reply.
     pub fn info(&mut self, section: &str) -> Result<BTreeMap<String, String>> {
         let Reply::Bulk(bytes) = self.expect(&["INFO", section])? else {
-            return Err(ServerError::Reply("INFO is not a string".into()));
+            return Err(ServerError::Reply("the reply to INFO is not a string".into()));
         };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -113,7 +113,7 @@ impl Client {
     }
 }
 
-/// Appends a command as RESP.
+/// Appends a command to `out`, encoded as RESP.
 pub fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {

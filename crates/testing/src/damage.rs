@@ -1,4 +1,4 @@
-//! Random damage to bytes, for tests of code that reads bytes which it cannot trust.
+//! Random damage to bytes, for tests of code that reads untrusted bytes.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::random::seed;
 /// The environment variable that says for how many seconds [`fuzz`] runs.
 const SECONDS: &str = "SLIMIO_FUZZ_SECONDS";
 
-/// Seconds of a run, unless the environment says otherwise.
+/// Number of seconds that a run takes if the environment variable is not set.
 const SECONDS_DEFAULT: u64 = 2;
 
 /// Bytes that have a special meaning in formats: ends, signs, and marks of lengths.
 const BYTES: &[u8] =
     &[0, 1, 2, 3, 0x3f, 0x40, 0x7f, 0x80, 0x81, 0xc0, 0xc3, 0xe0, 0xf0, 0xfe, 0xff];
 
-/// Integers at which a reader may add or allocate too much.
+/// Integers that may make a reader's sums overflow, or make a reader allocate too much.
 const INTEGERS: &[u64] = &[
     0,
     1,
@@ -32,8 +32,8 @@ const INTEGERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// Calls `check` with random cases for some seconds. Each case has its own source of randomness. If
-/// a case fails, its seed is printed. With this seed in `SLIMIO_SEED`, the next run begins with the
+/// Calls `check` with random cases for some seconds. Each case has its own random generator. If a
+/// case fails, its seed is printed. With this seed in `SLIMIO_SEED`, the next run begins with the
 /// failed case.
 pub fn fuzz(mut check: impl FnMut(&mut Rng)) {
     let set = std::env::var(SECONDS).ok();
@@ -60,13 +60,13 @@ struct Named(u64);
 impl Drop for Named {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("this case alone: SLIMIO_SEED={}", self.0);
+            eprintln!("to begin with this case, set SLIMIO_SEED={}", self.0);
         }
     }
 }
 
-/// Damages bytes in one to four places. `others` are valid bytes of the same kind. A piece of them
-/// may be copied into `bytes`.
+/// Damages `bytes` in one to four places. `others` are valid texts or records of the same kind. A
+/// piece of one of them may be copied into `bytes`.
 pub fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     for _ in 0..=rng.usize(..4) {
         damage_once(rng, bytes, others);

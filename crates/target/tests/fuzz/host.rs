@@ -54,18 +54,18 @@ const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// What the host knows of its connection.
+/// A host, and its state of the connection.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) digests: Digests,
     pub(crate) is_io: bool,
     pub(crate) lba_count: u64,
-    /// Of a hundred PDUs, this many have a wrong field.
+    /// Percentage of PDUs that have a wrong field.
     pub(crate) wrong_percent: u32,
     /// Whether the host may connect to a discovery controller.
     pub(crate) may_discover: bool,
     cid: u16,
-    /// Whether everything that was sent so far was right.
+    /// Whether all PDUs that the host has sent so far were right.
     pub(crate) is_honest: bool,
 }
 
@@ -96,14 +96,14 @@ impl Host {
         is_wrong
     }
 
-    /// The first PDU of a connection.
+    /// An ICReq, the first PDU of a connection.
     pub(crate) fn request(&self) -> Vec<u8> {
         let mut out = Vec::new();
         IcReq { pfv: 0, hpda: 0, dgst: self.digests.bits(), maxr2t: 0 }.push(&mut out);
         out
     }
 
-    /// A Connect. If it is for an I/O queue, the queue is one of controller `cntlid`.
+    /// A Connect. If the host has an I/O queue, the queue belongs to controller `cntlid`.
     pub(crate) fn connect(&mut self, rng: &mut Rng, nqn: &str, cntlid: u16) -> Vec<u8> {
         let is_discovery = !self.is_io && self.may_discover && rng.u8(..8) == 0;
         let connect = Connect {
@@ -116,8 +116,9 @@ impl Host {
         let mut data = ConnectData {
             hostid: HOST_ID,
             cntlid: if self.is_io { cntlid } else { CNTLID_ANY },
-            subnqn: Name::new(if is_discovery { DISCOVERY_NQN } else { nqn }).expect("it fits"),
-            hostnqn: Name::new(HOST).expect("it fits"),
+            subnqn: Name::new(if is_discovery { DISCOVERY_NQN } else { nqn })
+                .expect("the name fits"),
+            hostnqn: Name::new(HOST).expect("the name fits"),
         }
         .encode()
         .to_vec();
@@ -142,7 +143,7 @@ impl Host {
 
     fn next_cid(&mut self, rng: &mut Rng) -> u16 {
         if self.wrong_percent > 0 && rng.u8(..32) == 0 {
-            // This identifier may be in use by a command in flight.
+            // A command in flight may still use this identifier.
             self.is_honest = false;
             return self.cid.wrapping_sub(rng.u16(..4));
         }
@@ -156,14 +157,13 @@ impl Host {
         out
     }
 
-    /// A command of this queue.
+    /// A random command for the host's queue.
     pub(crate) fn command(&mut self, rng: &mut Rng) -> Vec<u8> {
         let cid = self.next_cid(rng);
         let (mut command, data) =
             if self.is_io { self.io_command(rng, cid) } else { admin_command(rng, cid) };
         let is_from_host = !data.is_empty();
-        // Connect's own data is always in the capsule. Data of other commands may be, or it is
-        // asked for.
+        // The data of these commands is in the capsule, or the target asks for the data by an R2T.
         let is_in_capsule = is_from_host && data.len() <= 8192 && rng.u8(..4) > 0;
         if is_from_host {
             let size = data.len() as u32;
@@ -236,7 +236,7 @@ impl Host {
         }
     }
 
-    /// The data that was asked for, split into several PDUs.
+    /// PDUs with the data that an R2T has asked for. The data may be split into several PDUs.
     pub(crate) fn data(&mut self, rng: &mut Rng, transfer: Transfer) -> Vec<Vec<u8>> {
         let data = content(rng, transfer.size);
         let mut pdus = Vec::new();
@@ -313,7 +313,7 @@ fn admin_command(rng: &mut Rng, cid: u16) -> (Command, Vec<u8>) {
                 let get = FeatureAccess::get(cid, fid, cdw11).nsid(nsid);
                 return (get.sgl(Sgl::transport(rng.u32(..=512))), Vec::new());
             }
-            // No keep alive timeout is set: it would end controllers that the test still uses.
+            // No keep alive timeout is set. A timeout would end controllers that are still in use.
             let cdw11 = if fid == 0xf { 0 } else { cdw11 };
             let set = FeatureAccess::set(cid, fid, cdw11, rng.u32(..2)).nsid(nsid);
             (set, if matches!(fid, 0xe | 0x16 | 0x1e) { content(rng, 512) } else { Vec::new() })
@@ -337,7 +337,7 @@ fn admin_command(rng: &mut Rng, cid: u16) -> (Command, Vec<u8>) {
     }
 }
 
-/// Puts something into a field of a command that may not belong there.
+/// Puts a random value, which may be wrong, into a random field of a command.
 fn spoil(rng: &mut Rng, command: &mut Command) {
     let value = if rng.bool() { number(rng) } else { rng.u64(..) };
     match rng.u8(..12) {

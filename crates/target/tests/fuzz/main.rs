@@ -1,6 +1,6 @@
-//! Sessions of the target under random hosts. A witness reads the same bytes. What the sessions do
-//! to the drive and send to the host must agree with what the witness expects. `cargo x fuzz` runs
-//! this for longer.
+//! Sessions of the target with random hosts. A witness reads the same bytes as the session. The
+//! session's operations on the drive and its replies must be as the witness expects. `cargo x fuzz`
+//! runs this test for longer.
 
 mod host;
 mod witness;
@@ -11,12 +11,13 @@ use slimio_testing::damage::fuzz;
 
 use crate::world::World;
 
-/// Most heap memory that a session may take: for its data, its capsules, the bytes that wait to be
-/// sent, and the witness's copy of all that. What all sessions share does not count.
+/// Largest size of a session's heap memory, in bytes. The memory holds data, capsules, the bytes
+/// that wait to be sent, and the witness's copies of these. Memory that all sessions share does not
+/// count.
 const HEAP_MAX: u64 = 24 << 20;
 
-/// No session may panic. Each must end, take bounded memory, and carry out only whole and valid
-/// commands.
+/// No session may panic. Each session must end, take bounded memory, and carry out only whole and
+/// valid commands.
 #[test]
 fn random_hosts_are_survived() {
     let mut world = World::new();

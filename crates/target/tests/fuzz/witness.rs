@@ -1,5 +1,5 @@
-//! Reads what a host and a session send to each other, and derives from that what the session may
-//! do.
+//! A witness reads the PDUs that a host and a session send to each other. From these PDUs, the
+//! witness derives which operations and replies the session may make.
 //!
 //! The witness has its own decoders, by the offsets in the specification, so that it does not
 //! repeat a mistake of the target's decoders.
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use slimio_device::{LBA_SIZE, Op};
 use slimio_nvme::pdu::{Digests, crc32c};
 
-/// Blocks that one operation of Write Zeroes may write.
+/// Largest number of blocks that one operation of Write Zeroes may write.
 const ZEROED_MAX: usize = 32;
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -24,10 +24,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// What a command asks of the drive.
+/// The operations of the drive that a command asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
-    /// The command asks for nothing, or for nothing that is allowed.
+    /// The command needs no operation of the drive, or must be refused.
     Nothing,
     Read {
         lba: u64,
@@ -54,14 +54,14 @@ enum Wish {
 struct Asked {
     cid: u16,
     opcode: u8,
-    /// Number of bytes that an R2T asked for, and that have not come yet.
+    /// Number of bytes that an R2T has asked for and that have not come yet.
     awaited: usize,
     wish: Wish,
-    /// The ranges of blocks that the command may touch. The second number is behind the last block.
+    /// The ranges of blocks that the command may touch: each range's first block, and its end.
     blocks: Vec<(u64, u64)>,
     /// The command's data from the host, as far as it has come.
     data: Vec<u8>,
-    /// Number of operations that were begun for the command, and have not completed.
+    /// Number of the command's operations that were begun and have not completed.
     running: usize,
     begun: usize,
     has_failed: bool,
@@ -70,7 +70,7 @@ struct Asked {
     is_answered: bool,
 }
 
-/// How far a connection is.
+/// How far the opening of a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -87,17 +87,17 @@ pub(crate) struct Witness {
     lba_count: u64,
     digests: Digests,
     stage: Stage,
-    /// The queue that a Connect asked for.
+    /// The number of the queue that a Connect asked for.
     qid: u16,
     asked: Vec<Asked>,
-    /// The command of each transfer, by the transfer's name.
+    /// The place in `asked` of each transfer's command, by the transfer's tag.
     transfers: HashMap<u16, usize>,
-    /// The command of each operation, by the operation's token.
+    /// The place in `asked` of each operation's command, by the operation's token.
     tokens: HashMap<u64, usize>,
     /// Whether commands with common blocks were in flight, so that it is unknown which operation
     /// belongs to which command.
     is_ambiguous: bool,
-    /// Whether the session has said that the connection ends.
+    /// Whether the session has sent a termination request.
     is_terminated: bool,
 }
 
@@ -119,8 +119,8 @@ impl Witness {
         self.stage == Stage::Connected && self.qid > 0
     }
 
-    /// Commands that must get a reply now: those without one, except those that wait for events or
-    /// for the host's data.
+    /// Identifiers of the commands that must get a reply now. These are all unanswered commands,
+    /// except those that wait for events or for the host's data.
     pub(crate) fn owed(&self) -> Vec<u16> {
         let is_event = |asked: &Asked| !self.is_io() && asked.opcode == 0x0c;
         let owed = self.asked.iter().filter(|asked| !asked.is_answered && asked.awaited == 0);
@@ -205,8 +205,8 @@ impl Witness {
         });
     }
 
-    /// What a command of an I/O queue asks for, and its data in the capsule. `None` if the command
-    /// must be refused.
+    /// The operations that a command of an I/O queue asks for, and the data in its capsule. `None`
+    /// if the command must be refused, or needs no operation.
     fn wish_of(&self, command: &[u8], data: &[u8]) -> Option<(Wish, Vec<u8>)> {
         let opcode = command[0];
         let nsid = u32_at(command, 4);
@@ -274,7 +274,7 @@ impl Witness {
             if asked.is_damaged {
                 asked.wish = Wish::Nothing;
             } else if let Wish::Deallocate(ranges) = &mut asked.wish {
-                // Before the data came, only the number of ranges was known, and noted as that many
+                // Before the data came, only the number of ranges was known. `ranges` had that many
                 // empty ranges.
                 let count = ranges.len();
                 *ranges = ranges_of(&asked.data, count, lba_count).unwrap_or_default();
@@ -292,13 +292,13 @@ impl Witness {
         true
     }
 
-    /// Checks that a command has asked for an operation.
+    /// Checks that some command has asked for an operation that the session begins.
     pub(crate) fn began(&mut self, token: u64, op: &Op) {
         let index = self.asked.iter_mut().position(|asked| !asked.is_answered && asked.takes(op));
         if self.is_ambiguous && index.is_none() {
             return;
         }
-        let index = index.unwrap_or_else(|| panic!("nobody has asked for {op:?}"));
+        let index = index.unwrap_or_else(|| panic!("no command has asked for {op:?}"));
         self.asked[index].running += 1;
         self.asked[index].begun += 1;
         self.tokens.insert(token, index);
@@ -308,7 +308,7 @@ impl Witness {
     pub(crate) fn completed(&mut self, token: u64, is_success: bool) {
         // A command may have several operations, which all have its token.
         let Some(&index) = self.tokens.get(&token) else {
-            assert!(self.is_ambiguous, "it was begun");
+            assert!(self.is_ambiguous, "an operation that completes was begun before");
             return;
         };
         if self.is_ambiguous && self.asked[index].running == 0 {
@@ -340,7 +340,7 @@ impl Witness {
                     self.said_reply(cid, 0);
                 } else {
                     let is_owed = |asked: &Asked| asked.cid == cid && !asked.is_answered;
-                    assert!(self.asked.iter().any(is_owed), "data for nobody");
+                    assert!(self.asked.iter().any(is_owed), "a command has asked for this data");
                 }
             }
             9 => {
@@ -349,10 +349,10 @@ impl Witness {
                 let is_new = |asked: &Asked| {
                     asked.cid == cid && !asked.is_answered && asked.awaited == 0 && asked.begun == 0
                 };
-                let index = self.asked.iter().position(is_new).expect("a transfer for a command");
+                let index = self.asked.iter().position(is_new).expect("each R2T is for a command");
                 self.asked[index].awaited = size;
                 let before = self.transfers.insert(ttag, index);
-                assert!(before.is_none(), "a name of a transfer is used once at a time");
+                assert!(before.is_none(), "no two transfers have the same tag at the same time");
                 return Some(Transfer { ttag, cid, size });
             }
             kind => panic!("a target does not send {kind:02x}h"),
@@ -366,50 +366,56 @@ impl Witness {
 
     fn said_reply(&mut self, cid: u16, status: u16) {
         let status = status & 0x7ff;
-        // The reply is to a second command with the identifier of one in flight.
+        // This status refuses a command whose identifier is in use by another command in flight.
+        // The reply is for the later one of the two commands.
         let is_conflict = status == 0x003;
         let is_it = |asked: &Asked| asked.cid == cid && !asked.is_answered;
         let index = if is_conflict {
             self.asked.iter().rposition(is_it)
         } else {
-            // A request for events that a reset has ended gets no reply.
+            // A reset ends requests for events without a reply. So another command with the same
+            // identifier goes first.
             let is_owed = |asked: &Asked| is_it(asked) && asked.opcode != 0x0c;
             self.asked.iter().position(is_owed).or_else(|| self.asked.iter().position(is_it))
         };
         let index = index.expect("a reply answers a command");
         self.tell_apart(index, status == 0);
         let asked = &mut self.asked[index];
-        assert_eq!(asked.awaited, 0, "a reply comes behind its data: {asked:?}");
+        assert_eq!(asked.awaited, 0, "a command gets its reply only after its data: {asked:?}");
         asked.is_answered = true;
-        // Connect has succeeded. Before that, a connection has no other command.
+        // The command is a Connect that has succeeded, because Connect is a connection's first
+        // command.
         if status == 0 && asked.opcode == 0x7f {
             self.stage = Stage::Connected;
         }
         if self.is_ambiguous {
             return;
         }
-        assert_eq!(asked.running, 0, "a reply comes behind its operations: {asked:?}");
+        assert_eq!(
+            asked.running, 0,
+            "a command gets its reply only after its operations: {asked:?}"
+        );
         if status != 0 {
             let is_compared = asked.opcode == 5 && status == 0x285;
             assert!(
                 asked.begun == 0 || asked.has_failed || is_compared,
-                "what was done is not refused: {asked:?}"
+                "a command that was carried out is not refused: {asked:?}"
             );
             return;
         }
-        assert!(!asked.has_failed, "what has failed is no success: {asked:?}");
+        assert!(!asked.has_failed, "a command that has failed does not report success: {asked:?}");
         let is_done = match &asked.wish {
             Wish::Nothing => true,
             Wish::Read { .. } | Wish::Write { .. } | Wish::Flush => asked.begun == 1,
             Wish::Zeros { next, end, .. } => next == end,
             Wish::Deallocate(ranges) => ranges.iter().all(|(lba, end)| lba == end),
         };
-        assert!(is_done, "it is a success and was not done: {asked:?}");
+        assert!(is_done, "a command that reports success was carried out: {asked:?}");
     }
 }
 
 impl Wish {
-    /// The ranges of blocks that the command may touch. The second number is behind the last block.
+    /// The ranges of blocks that the command may touch: each range's first block, and its end.
     fn blocks(&self) -> Vec<(u64, u64)> {
         match self {
             Self::Nothing | Self::Flush => Vec::new(),
@@ -427,9 +433,9 @@ fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
 }
 
 impl Witness {
-    /// If several commands ask for the same, it is unknown which operation belongs to which of
-    /// them. This is decided when one of them gets a reply: the command gets operations that fit
-    /// the reply, if need be in exchange with another command.
+    /// If several commands ask for the same operations, the witness can't know which operation
+    /// belongs to which command. When one of these commands gets a reply that does not fit its
+    /// operations, it exchanges its operations with another of these commands.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;
@@ -441,7 +447,7 @@ impl Witness {
             !other.is_answered && other.wish == it.wish && other.data == it.data && fits(other)
         };
         let Some(other) = self.asked.iter().position(is_same) else { return };
-        let [a, b] = self.asked.get_disjoint_mut([index, other]).expect("they differ");
+        let [a, b] = self.asked.get_disjoint_mut([index, other]).expect("the two places differ");
         std::mem::swap(&mut a.running, &mut b.running);
         std::mem::swap(&mut a.begun, &mut b.begun);
         std::mem::swap(&mut a.has_failed, &mut b.has_failed);
@@ -456,7 +462,8 @@ impl Witness {
 }
 
 impl Asked {
-    /// Whether an operation is a part of what the command asks for, and was not done yet.
+    /// Whether the command asks for an operation that the session has not begun yet. If so, notes
+    /// the operation as begun.
     fn takes(&mut self, op: &Op) -> bool {
         let (is_first, is_whole) = (self.begun == 0, self.awaited == 0);
         match (&mut self.wish, op) {
@@ -512,8 +519,8 @@ impl Asked {
     }
 }
 
-/// The data of a command in its capsule. It is empty if the data will be asked for, and `None` if
-/// the descriptor is wrong.
+/// The data in a command's capsule. The data is empty if an R2T must ask for it, and `None` if the
+/// descriptor is wrong.
 fn sgl_data(command: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     let length = u32_at(command, 32) as usize;
     match command[39] {
@@ -526,8 +533,8 @@ fn sgl_data(command: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The ranges of a Dataset Management. A range's second number is behind its last block. If the
-/// data is yet to come, returns `count` empty ranges. `None` if a range is beyond the drive.
+/// The ranges of a Dataset Management: each range's first block, and its end. If the data is yet to
+/// come, returns `count` empty ranges. `None` if a range is missing or beyond the drive.
 fn ranges_of(data: &[u8], count: usize, lba_count: u64) -> Option<Vec<(u64, u64)>> {
     if data.is_empty() {
         return Some(vec![(0, 0); count]);

@@ -1,4 +1,5 @@
-//! What surrounds a session: a subsystem, the operations of a drive that does nothing, and time.
+//! The surroundings of a session: a subsystem, a host, a witness, and time. The tests complete the
+//! drive's operations themselves, without a real drive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use slimio_testing::damage::damage;
 use crate::host::Host;
 use crate::witness::{Transfer, Witness};
 
-/// After this many turns, a session must have nothing to do any more. No session needs nearly as
-/// many.
+/// After this many turns, a session must have finished all its work. In fact, sessions need far
+/// fewer turns.
 const TURNS_MAX: usize = 10_000;
 
 pub(crate) struct World {
     subsystem: Arc<Subsystem>,
     lba_count: u64,
     start: Instant,
-    /// The session whose controller the I/O queues belong to.
+    /// The session of the admin queue. The I/O queues belong to its controller.
     admin: Session,
     cntlid: u16,
 }
@@ -34,23 +35,24 @@ struct Scene {
     operations: Vec<Operation>,
     transfers: Vec<Transfer>,
     inbox: Vec<u8>,
-    /// Number of bytes of the output that the witness has read.
+    /// Number of bytes of the session's output that the witness has read.
     seen: usize,
     now: Instant,
     /// Whether operations of the drive may fail.
     may_fail: bool,
-    /// Whether the controller was reset, so that its I/O queues are gone.
+    /// Whether the controller was reset, so that this session's I/O queue has ended.
     is_reset: bool,
     cntlid: u16,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        let options = DriveOptions::parse("16M,timing=none", Clock::Real).expect("it is a drive");
-        let drive = EmulatedDrive::open(options).expect("there is room for a drive");
+        let options = DriveOptions::parse("16M,timing=none", Clock::Real)
+            .expect("the text describes a drive");
+        let drive = EmulatedDrive::open(options).expect("the drive opens");
         let lba_count = drive.lba_count();
         let names = SubsystemOptions { name: "fuzz".into(), ..SubsystemOptions::default() };
-        let subsystem = Subsystem::new(drive, names, None).expect("the names are right");
+        let subsystem = Subsystem::new(drive, names, None).expect("the options are valid");
         let start = Instant::now();
         let admin = Session::new(subsystem.clone(), None, start);
         let mut world = Self { subsystem, lba_count, start, admin, cntlid: 0 };
@@ -83,20 +85,20 @@ impl World {
         }
     }
 
-    /// Resets the controller that I/O queues belong to, and makes it ready again.
+    /// Resets the controller of the I/O queues, and makes it ready again.
     fn reset(&mut self, now: Instant) {
         for configuration in [Configuration::default(), Configuration::ENABLED] {
             let command = PropertyAccess::set(Property::Cc, configuration.0.into(), 1);
             let mut pdu = Vec::new();
             pdu::push_command(&mut pdu, &command, &[], Digests::default(), 4);
             assert_eq!(self.admin.receive(&pdu, now), pdu.len());
-            assert!(self.admin.output().len() >= 24, "it is answered");
+            assert!(self.admin.output().len() >= 24, "the command gets a reply");
             self.admin.note_sent(self.admin.output().len(), now);
         }
         assert!(!self.admin.is_over());
     }
 
-    /// A connection that sends random bytes, perhaps after a valid ICReq.
+    /// Runs a connection whose host sends random bytes, perhaps after a valid ICReq.
     pub(crate) fn noise(&self, rng: &mut Rng) {
         let mut scene = self.scene();
         if rng.bool() {
@@ -104,8 +106,8 @@ impl World {
         }
         let mut bytes: Vec<u8> = (0..rng.usize(1..300)).map(|_| rng.u8(..)).collect();
         if rng.bool() {
-            // In random bytes, the kind of the PDU is mostly wrong, and then nothing else is looked
-            // at. So half of the connections begin with a valid kind.
+            // In random bytes, the PDU's type is mostly wrong, and then the session looks at no
+            // other byte. So in half of the connections, the bytes begin with a valid type.
             let heads = [[0, 0, 128, 0], [2, 0, 24, 0], [4, 0, 72, 0], [6, 0, 24, 0]];
             let head = heads[rng.usize(..4)];
             for (byte, new) in bytes.iter_mut().zip(head) {
@@ -121,7 +123,8 @@ impl World {
         scene.check_end(false);
     }
 
-    /// A host that sends up to `pdus_max` PDUs, of which `wrong_percent` percent are wrong.
+    /// Runs a connection whose host sends up to `pdus_max` commands, transfers or other steps. Of
+    /// the PDUs, `wrong_percent` percent are wrong.
     pub(crate) fn host(&mut self, rng: &mut Rng, wrong_percent: u32, pdus_max: usize) {
         let mut host = Host::new(rng, self.lba_count, wrong_percent);
         let mut scene = self.scene();
@@ -164,7 +167,7 @@ impl World {
                 _ => {}
             }
         }
-        // An honest host sends all data that it was asked for.
+        // An honest host sends all data that R2Ts have asked for.
         if rng.bool() || wrong_percent == 0 {
             for _ in 0..TURNS_MAX {
                 scene.drain(rng);
@@ -215,20 +218,20 @@ impl Scene {
         }
     }
 
-    /// Passes bytes to the session, after those that it has not taken yet.
+    /// Passes to the session the bytes that it has not taken yet, followed by new bytes.
     fn give(&mut self, bytes: &[u8]) {
         self.inbox.extend(bytes);
         let was_over = self.session.is_over();
         let taken = self.session.receive(&self.inbox, self.now);
         assert!(taken <= self.inbox.len());
-        assert!(!was_over || taken == 0, "a session that is over takes nothing");
+        assert!(!was_over || taken == 0, "a session that is over takes no bytes");
         let mut at = 0;
         let mut may_go_on = true;
         while at < taken {
-            assert!(may_go_on, "a session goes on behind a PDU that must end it");
+            assert!(may_go_on, "a session has taken bytes after a PDU that must end it");
             let pdu = &self.inbox[at..];
             let size = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]) as usize;
-            assert!(size >= 8 && at + size <= taken, "whole PDUs are taken");
+            assert!(size >= 8 && at + size <= taken, "a session takes only whole PDUs");
             may_go_on = self.witness.heard(&pdu[..size]);
             at += size;
         }
@@ -253,12 +256,15 @@ impl Scene {
             self.seen += size;
         }
         while let Some(operation) = self.session.next_operation() {
-            assert!(!self.session.is_over(), "nothing is begun on a connection that is over");
-            assert!(!self.is_reset, "nothing is begun on a queue of a controller that was reset");
+            assert!(!self.session.is_over(), "a session that is over begins no operation");
+            assert!(!self.is_reset, "after a reset, an old queue begins no operation");
             self.witness.began(operation.token.0, &operation.op);
             self.operations.push(operation);
         }
-        assert!(self.session.output().len() < 1 << 20, "what waits to be sent is bounded");
+        assert!(
+            self.session.output().len() < 1 << 20,
+            "the bytes that wait to be sent are bounded"
+        );
         assert_eq!(self.session.running(), self.operations.len());
     }
 
@@ -291,7 +297,7 @@ impl Scene {
         self.look();
     }
 
-    /// Completes all operations and takes all output, until nothing happens any more.
+    /// Completes all operations and takes all output, until the session has no more work.
     fn drain(&mut self, rng: &mut Rng) {
         for _ in 0..TURNS_MAX {
             self.take_output(usize::MAX);
@@ -303,13 +309,16 @@ impl Scene {
             }
             self.complete(rng);
         }
-        panic!("a session comes to no end");
+        panic!("a session still has work after the largest number of turns");
     }
 
     fn check_end(&mut self, is_honest: bool) {
         let is_over = self.session.is_over();
         assert!(!is_honest || !is_over, "a host that does nothing wrong is not cut off");
-        assert!(is_over || !self.witness.is_terminated(), "who ends a connection goes");
+        assert!(
+            is_over || !self.witness.is_terminated(),
+            "a session that has sent a termination request is over"
+        );
         if !is_over {
             let owed = self.witness.owed();
             assert_eq!(owed, [], "every command gets its reply");

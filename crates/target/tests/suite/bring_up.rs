@@ -1,4 +1,4 @@
-//! What a host asks before it uses a namespace.
+//! The commands that a host sends before it uses a namespace.
 
 use slimio_nvme::fabrics::{
     Capabilities, Configuration, Connect, ConnectData, ControllerStatus, InvalidParameter,
@@ -34,14 +34,17 @@ fn a_controller_comes_up_as_linux_wants_it() {
     let mut host = Host::open(target.address(), Digests::default());
     let (result, status) = host.connect(target.nqn(), 0, 0xffff, 31);
     assert!(status.is_success(), "{status}");
-    let cap = Capabilities::of_bits(host.property(Property::Cap).expect("it can be read"));
+    let cap =
+        Capabilities::of_bits(host.property(Property::Cap).expect("the property can be read"));
     assert!(cap.mqes >= 31 && cap.cqr && cap.css & 1 != 0, "{cap:?}");
     assert_eq!(host.property(Property::Vs), Ok(0x0002_0100));
     // Version 2 of the specification requires this capability, and the property CRTO.
     assert!(cap.crwms);
     assert_eq!(host.property(Property::Crto), Ok(cap.to.into()));
     let status = |host: &mut Host| {
-        ControllerStatus::of_bits(host.property(Property::Csts).expect("it can be read") as u32)
+        ControllerStatus::of_bits(
+            host.property(Property::Csts).expect("the property can be read") as u32
+        )
     };
     assert!(!status(&mut host).rdy);
     assert_eq!(
@@ -50,13 +53,13 @@ fn a_controller_comes_up_as_linux_wants_it() {
     );
     host.enable();
 
-    let controller = identify(&mut host, cns::CONTROLLER, 0).expect("it is ready");
-    let controller = Controller::decode(&controller).expect("it is whole");
+    let controller = identify(&mut host, cns::CONTROLLER, 0).expect("Identify succeeds");
+    let controller = Controller::decode(&controller).expect("the structure is whole");
     assert_eq!(u64::from(controller.cntlid), result & 0xffff);
     assert_eq!(controller.subnqn.text(), Some(target.nqn()));
     assert_eq!((controller.cntrltype, controller.nn), (cntrltype::IO, 1));
-    assert_eq!(controller.icdoff, 0, "Linux takes no other");
-    assert_eq!(controller.sgls & 3, 1, "Linux wants SGLs");
+    assert_eq!(controller.icdoff, 0, "Linux takes no other value");
+    assert_eq!(controller.sgls & 3, 1, "Linux requires SGLs");
     assert!(controller.ioccsz * 16 >= 64 + 4096, "a write of 4 KiB needs no R2T");
     assert!(controller.kas > 0 && controller.maxcmd > 0 && controller.msdbd > 0);
     let wanted = ctratt::FDPS | ctratt::ENDURANCE_GROUPS | ctratt::HOST_ID_128;
@@ -65,19 +68,19 @@ fn a_controller_comes_up_as_linux_wants_it() {
 
     let value = u32::from(u16::MAX - 1);
     let set = FeatureAccess::set(host.next_cid(), fid::NUMBER_OF_QUEUES, value << 16 | value, 0);
-    let queues = host.run(set).expect("queues can be had");
+    let queues = host.run(set).expect("the controller grants queues");
     assert!(queue_counts(queues as u32).0 >= 8, "{queues:#x}");
 
-    let list = identify(&mut host, cns::ACTIVE_NAMESPACES, 0).expect("it is ready");
+    let list = identify(&mut host, cns::ACTIVE_NAMESPACES, 0).expect("Identify succeeds");
     assert_eq!(namespace_list(&list).collect::<Vec<_>>(), [1]);
-    let list = identify(&mut host, cns::ACTIVE_NAMESPACES, 1).expect("it is ready");
+    let list = identify(&mut host, cns::ACTIVE_NAMESPACES, 1).expect("Identify succeeds");
     assert_eq!(namespace_list(&list).count(), 0);
-    let names = identify(&mut host, cns::NAMESPACE_DESCRIPTORS, 1).expect("it is there");
+    let names = identify(&mut host, cns::NAMESPACE_DESCRIPTORS, 1).expect("Identify succeeds");
     let kinds: Vec<(u8, usize)> =
         descriptors(&names).map(|(kind, name)| (kind, name.len())).collect();
     assert_eq!(kinds, [(2, 16), (3, 16), (4, 1)]);
-    let namespace = identify(&mut host, cns::NAMESPACE, 1).expect("it is there");
-    let namespace = Namespace::decode(&namespace).expect("it is whole");
+    let namespace = identify(&mut host, cns::NAMESPACE, 1).expect("Identify succeeds");
+    let namespace = Namespace::decode(&namespace).expect("the structure is whole");
     assert_eq!((namespace.nsze, namespace.nuse), (target.lba_count(), 0));
     assert_eq!((namespace.lbaf0, namespace.endgid), ([0, 0, 12, 0], 1));
     for structure in [cns::COMMAND_SET_NAMESPACE, cns::INDEPENDENT_NAMESPACE] {
@@ -87,7 +90,7 @@ fn a_controller_comes_up_as_linux_wants_it() {
     assert!(identify(&mut host, cns::COMMAND_SETS, 0).is_ok());
 }
 
-/// The status with bits which say that a retry is useless, and that the error log has more.
+/// The status with two bits set: a retry is useless, and the error log has more information.
 fn refused(status: Status) -> Status {
     status.dnr().more()
 }
@@ -121,13 +124,13 @@ fn the_discovery_controller_says_where_the_subsystem_is() {
     let (_, status) = host.connect(DISCOVERY_NQN, 0, 0xffff, 31);
     assert!(status.is_success(), "{status}");
     host.enable();
-    let controller = identify(&mut host, cns::CONTROLLER, 0).expect("it is ready");
-    let controller = Controller::decode(&controller).expect("it is whole");
+    let controller = identify(&mut host, cns::CONTROLLER, 0).expect("Identify succeeds");
+    let controller = Controller::decode(&controller).expect("the structure is whole");
     assert_eq!(controller.cntrltype, cntrltype::DISCOVERY);
     let page = GetLogPage { lid: lid::DISCOVERY, size: 2048, ..GetLogPage::default() };
-    let log = log_page(&mut host, page).expect("it is there");
-    assert_eq!(DiscoveryHead::decode(&log).expect("it is whole").numrec, 1);
-    let entry = DiscoveryEntry::decode(&log[1024..]).expect("it is whole");
+    let log = log_page(&mut host, page).expect("the log page exists");
+    assert_eq!(DiscoveryHead::decode(&log).expect("the structure is whole").numrec, 1);
+    let entry = DiscoveryEntry::decode(&log[1024..]).expect("the structure is whole");
     assert_eq!((entry.trtype, entry.adrfam, entry.subtype), (3, 1, 2));
     assert_eq!(entry.subnqn.text(), Some(target.nqn()));
     assert_eq!(entry.traddr.text(), "127.0.0.1");
@@ -150,7 +153,7 @@ fn a_connect_that_is_not_for_us_is_refused_and_the_field_is_named() {
     };
     let target = Target::of("64M,timing=none", allowed);
     let good = Connect { sqsize: 31, ..Connect::default() };
-    let name = |text| Name::new(text).expect("it is short");
+    let name = |text| Name::new(text).expect("the name is short");
     let data = ConnectData {
         hostid: [1; 16],
         cntlid: 0xffff,
@@ -210,8 +213,9 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
         assert!(set(&mut host, id, value).is_ok(), "{id:#x}");
         assert_eq!(get(&mut host, id), Ok(value.into()), "{id:#x}");
         let saved = FeatureAccess::get(host.next_cid(), id, 0);
-        let default = host.run(saved.cdw10(saved.dword(10) | 2 << 8)).expect("it has a value");
-        assert_ne!(default, value.into(), "{id:#x}: nothing is saved");
+        let default =
+            host.run(saved.cdw10(saved.dword(10) | 2 << 8)).expect("the saved value can be read");
+        assert_ne!(default, value.into(), "{id:#x}: the new value is not saved");
     }
     let access = |host: &mut Host, nsid, value: Option<u32>| {
         let cid = host.next_cid();
@@ -222,7 +226,7 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     };
     for nsid in [0, 2] {
         let unknown = Err(refused(Status::INVALID_NAMESPACE));
-        assert_eq!(access(&mut host, nsid, Some(9)), unknown, "it is one of a namespace");
+        assert_eq!(access(&mut host, nsid, Some(9)), unknown, "the feature belongs to a namespace");
         assert_eq!(access(&mut host, nsid, None), unknown);
     }
     assert_eq!(access(&mut host, NSID_ALL, Some(9)), Ok(0));
@@ -246,10 +250,10 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     assert_eq!(host.run(can.cdw10(can.dword(10) | 3 << 8)), Ok(4));
 
     let stamp = FeatureAccess::set(host.next_cid(), fid::TIMESTAMP, 0, 0);
-    host.store(stamp, &[0, 0, 0, 0, 0, 1, 0, 0], true).expect("it can be set");
+    host.store(stamp, &[0, 0, 0, 0, 0, 1, 0, 0], true).expect("the time can be set");
     let command = FeatureAccess::get(host.next_cid(), fid::TIMESTAMP, 0);
-    let stamp = host.fetch(command, 8).expect("it can be read");
-    assert_eq!((stamp[5], stamp[6]), (1, 2), "the host has set it: {stamp:?}");
+    let stamp = host.fetch(command, 8).expect("the time can be read");
+    assert_eq!((stamp[5], stamp[6]), (1, 2), "the time is the host's: {stamp:?}");
 }
 
 #[test]
@@ -257,28 +261,28 @@ fn log_pages_come_in_parts_and_errors_are_in_the_log() {
     let target = Target::start();
     let (mut host, mut io) = target.queues();
     let write = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(0, 1);
-    io.store(write, &[1; 4096], true).expect("it is within the drive");
+    io.store(write, &[1; 4096], true).expect("the blocks are within the drive");
     let beyond = target.lba_count();
     let read = Command::new(opcode::nvm::READ, 77).nsid(1).blocks(beyond, 1);
     assert_eq!(io.fetch(read, 4096), Err(refused(Status::LBA_OUT_OF_RANGE)));
 
     let page = GetLogPage { lid: lid::ERROR, size: 128, ..GetLogPage::default() };
-    let log = log_page(&mut host, page).expect("it is there");
-    let first = ErrorEntry::decode(&log).expect("it is whole");
+    let log = log_page(&mut host, page).expect("the log page exists");
+    let first = ErrorEntry::decode(&log).expect("the structure is whole");
     assert_eq!((first.sqid, first.cid, first.lba, first.nsid), (1, 77, beyond, 1));
     assert_eq!(Status::from_bits(first.status), Status::LBA_OUT_OF_RANGE.dnr());
     assert_eq!((first.error_count, first.parameter_location), (1, 40));
-    assert_eq!(ErrorEntry::decode(&log[64..]).expect("it is whole").error_count, 0);
+    assert_eq!(ErrorEntry::decode(&log[64..]).expect("the structure is whole").error_count, 0);
 
     let page = GetLogPage { lid: lid::SMART, size: 512, ..GetLogPage::default() };
-    let whole = log_page(&mut host, page).expect("it is there");
-    let smart = Smart::decode(&whole).expect("it is whole");
+    let whole = log_page(&mut host, page).expect("the log page exists");
+    let smart = Smart::decode(&whole).expect("the structure is whole");
     assert_eq!((smart.host_write_commands, smart.host_read_commands), (1, 0));
     assert_eq!((smart.data_units_written, smart.error_log_entries), (1, 1));
     let part = GetLogPage { offset: 48, size: 16, ..page };
-    assert_eq!(log_page(&mut host, part).expect("it is there"), whole[48..64]);
+    assert_eq!(log_page(&mut host, part).expect("the log page exists"), whole[48..64]);
     let behind = GetLogPage { offset: 500, size: 16, ..page };
-    let found = log_page(&mut host, behind).expect("a part of it is there");
+    let found = log_page(&mut host, behind).expect("the page has some of these bytes");
     assert_eq!(found[12..], [0; 4]);
     for wrong in [GetLogPage { offset: 516, ..page }, GetLogPage { offset: 2, ..page }] {
         assert_eq!(log_page(&mut host, wrong), Err(refused(Status::INVALID_FIELD)));
@@ -287,18 +291,18 @@ fn log_pages_come_in_parts_and_errors_are_in_the_log() {
     assert_eq!(log_page(&mut host, unknown), Err(refused(Status::INVALID_LOG_PAGE)));
 
     let group = GetLogPage { lid: lid::ENDURANCE_GROUP, lsi: 1, size: 512, ..page };
-    let group = log_page(&mut host, group).expect("it is there");
-    let group = EnduranceGroup::decode(&group).expect("it is whole");
+    let group = log_page(&mut host, group).expect("the log page exists");
+    let group = EnduranceGroup::decode(&group).expect("the structure is whole");
     assert_eq!(group.total_capacity, u128::from(target.lba_count()) * 4096);
     let supported = GetLogPage { lid: lid::SUPPORTED, size: 1024, ..page };
-    let supported = log_page(&mut host, supported).expect("it is there");
+    let supported = log_page(&mut host, supported).expect("the log page exists");
     for id in (0..=u8::MAX).filter(|id| *id != lid::SUPPORTED) {
         let is_said = supported[usize::from(id) * 4] & 1 != 0;
         let page = GetLogPage { lid: id, lsi: 1, size: 4, ..GetLogPage::default() };
         assert_eq!(log_page(&mut host, page).is_ok(), is_said, "{id:#x}");
     }
     let effects = GetLogPage { lid: lid::EFFECTS, size: 4096, ..page };
-    let effects = log_page(&mut host, effects).expect("it is there");
+    let effects = log_page(&mut host, effects).expect("the log page exists");
     assert_eq!(effects[1024 + 4], 3, "a write is supported and changes blocks");
 }
 
@@ -315,10 +319,10 @@ fn properties_have_their_size_and_a_reset_ends_the_io_queues() {
     assert_eq!(host.run(read_only), Err(refused(Status::INVALID_FIELD)));
     let shutdown = u64::from(Configuration::ENABLED.with_shn(1).0);
     let set = PropertyAccess::set(Property::Cc, shutdown, host.next_cid());
-    host.run(set).expect("it can shut down");
+    host.run(set).expect("the controller can shut down");
     assert_eq!(host.property(Property::Csts), Ok(0b1001));
     let set = PropertyAccess::set(Property::Cc, 0, host.next_cid());
-    host.run(set).expect("it can be reset");
+    host.run(set).expect("the controller can be reset");
     assert_eq!(host.property(Property::Csts), Ok(0));
     assert!(matches!(io.receive(), crate::host::Received::Closed));
     host.enable();

@@ -28,7 +28,8 @@ fn ten_hosts_write_and_read_at_once_and_each_finds_its_own() {
                     let data = vec![number ^ round; 2 * 4096];
                     let lba = u64::from(number) * 16;
                     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1);
-                    io.store(command.blocks(lba, 2), &data, round % 2 == 0).expect("it fits");
+                    io.store(command.blocks(lba, 2), &data, round % 2 == 0)
+                        .expect("the blocks are within the drive");
                     let command = Command::new(opcode::nvm::READ, io.next_cid()).nsid(1);
                     assert_eq!(io.fetch(command.blocks(lba, 2), 8192).as_ref(), Ok(&data));
                 }
@@ -51,19 +52,20 @@ fn a_controller_ends_with_its_admin_queue() {
 #[test]
 fn a_host_that_falls_silent_loses_its_controller() {
     let target = Target::start();
-    // On a busy machine, this test itself may be silent too early.
+    // On a busy machine, the test's own host may fall silent too early. Then the test tries again.
     while !falls_silent(&target) {}
 }
 
-/// Whether a host could be made to fall silent when it should.
+/// Lets a host fall silent, and checks the end of its controller. Returns false if the host fell
+/// silent too early.
 fn falls_silent(target: &Target) -> bool {
     let mut host = Host::open(target.address(), NONE);
     let connect = Connect { sqsize: 31, kato: 1000, ..Connect::default() };
     let data = ConnectData {
         hostid: [1; 16],
         cntlid: CNTLID_ANY,
-        subnqn: Name::new(target.nqn()).expect("it is short"),
-        hostnqn: Name::new(HOST).expect("it is short"),
+        subnqn: Name::new(target.nqn()).expect("the name is short"),
+        hostnqn: Name::new(HOST).expect("the name is short"),
     };
     assert!(host.connect_with(&connect, &data).1.is_success());
     host.enable();
@@ -76,7 +78,7 @@ fn falls_silent(target: &Target) -> bool {
         }
         silent = Instant::now();
         let command = Command::new(opcode::admin::KEEP_ALIVE, host.next_cid());
-        assert_eq!(host.run(command), Ok(0), "it is alive");
+        assert_eq!(host.run(command), Ok(0), "the controller is alive");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(matches!(host.receive(), Received::Closed));
@@ -115,7 +117,7 @@ fn requests_for_events_wait_and_are_bounded_and_aborted() {
     assert_eq!((aborted.cid, aborted.status), (101, Status::ABORT_REQUESTED));
     assert_eq!((host.completion().result, aborted.result), (0, 0));
     let abort = Command::new(opcode::admin::ABORT, host.next_cid()).cdw10(999 << 16);
-    assert_eq!(host.run(abort), Ok(1), "there is no such command");
+    assert_eq!(host.run(abort), Ok(1), "no command has this identifier");
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn a_host_that_does_not_read_disturbs_no_other() {
     let target = Target::start();
     let (_admin, mut deaf) = target.queues();
     let (_other_admin, mut other) = target.queues();
-    deaf.stream.set_nonblocking(true).expect("it is a socket");
+    deaf.stream.set_nonblocking(true).expect("the mode of the socket changes");
     // The deaf host asks for much more than any buffer holds, and reads nothing.
     let mut asked = 0;
     for cid in 0..127 {
@@ -138,10 +140,10 @@ fn a_host_that_does_not_read_disturbs_no_other() {
     assert!(asked > 50);
     for lba in 0..100 {
         let command = Command::new(opcode::nvm::WRITE, other.next_cid()).nsid(1).blocks(lba, 1);
-        other.store(command, &[1; 4096], true).expect("it is served");
+        other.store(command, &[1; 4096], true).expect("the other host is served");
     }
-    // When the host reads at last, everything must be there.
-    deaf.stream.set_nonblocking(false).expect("it is a socket");
+    // When the deaf host reads at last, it must get all replies.
+    deaf.stream.set_nonblocking(false).expect("the mode of the socket changes");
     let mut done = 0;
     while done < asked {
         match deaf.receive() {
@@ -159,16 +161,18 @@ fn a_host_that_does_not_read_disturbs_no_other() {
 fn a_recorded_trace_has_what_hosts_did() {
     use slimio_ssd::trace::{ByteRange, TraceEvent, TraceReader};
 
-    let place = tempfile::tempdir().expect("there is room");
+    let place = tempfile::tempdir().expect("a temporary folder can be made");
     let path = place.path().join("trace");
-    let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
+    let options =
+        DriveOptions::parse("64M,timing=none", Clock::Real).expect("the text describes a drive");
     let device_bytes = options.config.lba_count * 4096;
-    let recorder = Recorder::create(&path, device_bytes).expect("it is new");
+    let recorder = Recorder::create(&path, device_bytes).expect("the file is new");
     assert!(Recorder::create(&path, device_bytes).is_err(), "a trace is never overwritten");
-    let drive = EmulatedDrive::open(options).expect("there is room");
-    let subsystem = Subsystem::new(drive, named("traced"), Some(recorder)).expect("it is right");
+    let drive = EmulatedDrive::open(options).expect("the drive opens");
+    let subsystem =
+        Subsystem::new(drive, named("traced"), Some(recorder)).expect("the name is valid");
     let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-    let server = Server::start(listener, subsystem.clone()).expect("threads can be made");
+    let server = Server::start(listener, subsystem.clone()).expect("the server starts");
     let target = Target { server, subsystem };
     let (_admin, mut io) = target.queues();
     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(3, 2);
@@ -177,21 +181,22 @@ fn a_recorded_trace_has_what_hosts_did() {
         directive_specific: 4,
         ..Default::default()
     };
-    io.store(flags.on(command), &[1; 8192], true).expect("it fits");
+    io.store(flags.on(command), &[1; 8192], true).expect("the blocks are within the drive");
     let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(8, 3);
-    io.run(zero).expect("it fits");
+    io.run(zero).expect("the blocks are within the drive");
     let flush = Command::new(opcode::nvm::FLUSH, io.next_cid()).nsid(1);
-    io.run(flush).expect("it can be flushed");
+    io.run(flush).expect("the drive can be flushed");
     let range = slimio_nvme::command::DsmRange { cattr: 0, nlb: 1, slba: 3 };
     let discard = Command::new(opcode::nvm::DATASET_MANAGEMENT, io.next_cid()).nsid(1).cdw(11, 4);
-    io.store(discard, &range.encode(), true).expect("it fits");
+    io.store(discard, &range.encode(), true).expect("the blocks are within the drive");
     drop(io);
     let subsystem = target.subsystem.clone();
     target.server.stop();
-    subsystem.recorder().expect("it has one").finish().expect("there is room");
-    let file = std::fs::File::open(&path).expect("it is there");
-    let reader = TraceReader::new(file).expect("it is a trace");
-    let events: Vec<TraceEvent> = reader.map(|record| record.expect("it is whole").event).collect();
+    subsystem.recorder().expect("it has a recorder").finish().expect("the trace can be written");
+    let file = std::fs::File::open(&path).expect("the trace exists");
+    let reader = TraceReader::new(file).expect("the file is a trace");
+    let events: Vec<TraceEvent> =
+        reader.map(|record| record.expect("each is whole").event).collect();
     let bytes = |lba: u64, lbas: u64| ByteRange::new(lba * 4096, lbas * 4096);
     let wanted = [
         TraceEvent::Write { stream: 4, range: bytes(3, 2) },
@@ -202,7 +207,7 @@ fn a_recorded_trace_has_what_hosts_did() {
     assert_eq!(events, wanted);
 }
 
-/// A session without a socket. The test passes bytes and times to it.
+/// A session without a socket. The test passes bytes and times to the session.
 struct ByHand {
     session: Session,
     now: Instant,
@@ -230,8 +235,8 @@ impl ByHand {
         let data = ConnectData {
             hostid: [7; 16],
             cntlid,
-            subnqn: Name::new(subnqn).expect("it is short"),
-            hostnqn: Name::new(HOST).expect("it is short"),
+            subnqn: Name::new(subnqn).expect("the name is short"),
+            hostnqn: Name::new(HOST).expect("the name is short"),
         };
         let command = connect.command(1).sgl(Sgl::in_capsule(1024));
         pdu::push_command(&mut bytes, &command, &data.encode(), NONE, 4);
@@ -281,7 +286,7 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
     deaf.connect(target.nqn(), 1, admin.cntlid);
     let mut bytes = Vec::new();
     for cid in 0..100_u16 {
-        // Half of the commands are refused at once. The others are reads by the drive.
+        // Half of the commands are refused at once. The others read from the drive.
         let (code, lbas) = if cid % 2 == 0 { (0x7d, 1) } else { (opcode::nvm::READ, 128) };
         let command = Command::new(code, cid).nsid(1).blocks(0, lbas);
         let command = command.sgl(Sgl::transport(lbas * 4096));
@@ -290,7 +295,7 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
     let mut taken = deaf.give(&bytes);
     let mut data = 0;
     while let Some(operation) = deaf.session.next_operation() {
-        let Op::Read { buffer, .. } = operation.op else { panic!("only reads were asked for") };
+        let Op::Read { buffer, .. } = operation.op else { panic!("the host asked only for reads") };
         data += buffer.len();
         let completion =
             Completion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
@@ -323,8 +328,9 @@ fn what_a_session_holds_is_bounded_while_nothing_is_sent() {
 #[test]
 fn names_that_are_no_nvme_names_are_refused() {
     let drive = || {
-        let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
-        EmulatedDrive::open(options).expect("there is room")
+        let options = DriveOptions::parse("64M,timing=none", Clock::Real)
+            .expect("the text describes a drive");
+        EmulatedDrive::open(options).expect("the drive opens")
     };
     for nqn in ["disk", "nqn.2014-08.org.nvmexpress.discovery", &format!("nqn.{}", "x".repeat(300))]
     {
@@ -364,8 +370,8 @@ fn a_name_with_control_characters_is_refused() {
     let data = ConnectData {
         hostid: [1; 16],
         cntlid: CNTLID_ANY,
-        subnqn: Name::new(target.nqn()).expect("it is short"),
-        hostnqn: Name::new("nqn.\u{1b}[2J").expect("it is short"),
+        subnqn: Name::new(target.nqn()).expect("the name is short"),
+        hostnqn: Name::new("nqn.\u{1b}[2J").expect("the name is short"),
     };
     assert!(!host.connect_with(&connect, &data).1.is_success());
 }
@@ -376,9 +382,12 @@ fn silent_connections_give_way_to_others() {
     let (mut admin, _io) = target.queues();
     let mut silent: Vec<Host> =
         (0..=limits::UNCONNECTED_MAX).map(|_| Host::raw(target.address())).collect();
-    assert!(matches!(silent[0].receive(), Received::Closed), "the oldest has to go");
+    assert!(
+        matches!(silent[0].receive(), Received::Closed),
+        "the oldest silent connection is closed"
+    );
     let mut last = Host::open(target.address(), NONE);
     assert!(last.connect(target.nqn(), 0, CNTLID_ANY, 31).1.is_success());
     let command = Command::new(opcode::admin::KEEP_ALIVE, admin.next_cid());
-    assert_eq!(admin.run(command), Ok(0), "who is connected stays");
+    assert_eq!(admin.run(command), Ok(0), "a connected host stays");
 }

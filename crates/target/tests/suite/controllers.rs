@@ -1,5 +1,5 @@
-//! What controllers promise about their queues, features and shutdown. The sessions have no
-//! sockets.
+//! Promises of controllers about their queues, features and shutdown. The tests use sessions
+//! without sockets.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use slimio_testing::refused::{on_a_thread, refuse};
 use crate::host::{HOST, Target, named};
 use crate::session::{Connecting, Queue, queues};
 
-/// A host must not get into another host's controller by the controller's number.
+/// Even if a host knows the number of another host's controller, the host must not get a queue of
+/// that controller.
 #[test]
 fn an_io_queue_of_another_host_is_refused() {
     let target = Target::start();
@@ -56,12 +57,13 @@ fn a_reset_forgets_features_and_an_abrupt_shutdown_ends() {
     assert_eq!(admin.completion(now).result >> 2 & 3, 2);
 }
 
-/// A host that shuts a drive down need not have flushed.
+/// A host may shut a drive down without a Flush. So the shutdown itself must make the drive
+/// durable.
 #[test]
 fn a_shutdown_is_not_complete_before_the_drive_is_durable() {
     let folder = tempfile::tempdir().expect("a directory for the test");
     let now = Instant::now();
-    // A filter can't be taken from its thread again.
+    // A filter of system calls can't be removed from its thread, so each case has its own thread.
     let shut_down = |file: &str, is_refused: bool| {
         let spec = format!("{},size=64M,timing=none,sync=yes", folder.path().join(file).display());
         let target = Target::of(&spec, named("test"));
@@ -73,7 +75,8 @@ fn a_shutdown_is_not_complete_before_the_drive_is_durable() {
         admin.send(&PropertyAccess::get(Property::Csts, 4), &[], now);
         admin.completion(now).result >> 2 & 3
     };
-    // Source: base specification 2.1, 3.1.4.6: 01b is under way, 10b is complete.
+    // Source: base specification 2.1, 3.1.4.6: 01b means that the shutdown is under way, and 10b
+    // that it is complete.
     assert_eq!(on_a_thread(|| shut_down("durable", false)), 2);
     assert_eq!(on_a_thread(|| shut_down("volatile", true)), 1);
 }
@@ -93,17 +96,17 @@ fn commands_of_an_io_queue_keep_the_controller() {
     for count in 1..=4 {
         let now = seconds(8 * count);
         io.send(&Command::new(opcode::nvm::FLUSH, 2).nsid(1), &[], now);
-        let token = io.session.next_operation().expect("it is for the drive").token;
+        let token = io.session.next_operation().expect("the command needs the drive").token;
         io.session.complete(DriveCompletion { token, buffer: None, result: Ok(()) }, now);
         io.completion(now);
         admin.session.tick(now);
         assert!(!admin.session.is_over(), "after {} s", 8 * count);
     }
     admin.session.tick(seconds(8 * 4 + 30));
-    assert!(admin.session.is_over(), "nothing came any more");
+    assert!(admin.session.is_over(), "no command came in time");
 }
 
-/// A host takes few bytes at a time, but never pauses for long.
+/// A host takes only a few bytes at a time, but never pauses for long.
 #[test]
 fn a_slow_reader_that_goes_on_is_not_cut_off() {
     let target = Target::start();
@@ -111,7 +114,7 @@ fn a_slow_reader_that_goes_on_is_not_cut_off() {
     let (_admin, mut io) = queues(&target, start);
     let read = Command::new(opcode::nvm::READ, 2).nsid(1).blocks(0, 1);
     io.send(&read.sgl(Sgl::transport(4096)), &[], start);
-    let operation = io.session.next_operation().expect("it is for the drive");
+    let operation = io.session.next_operation().expect("the command needs the drive");
     let Op::Read { buffer, .. } = operation.op else { panic!("a read") };
     let done = DriveCompletion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
     io.session.complete(done, start);
@@ -123,7 +126,7 @@ fn a_slow_reader_that_goes_on_is_not_cut_off() {
     }
 }
 
-/// The request's data has two handles, but its count says one. The second must be ignored.
+/// The command's data has two handles, but its count says one. The second handle must be ignored.
 #[test]
 fn as_many_handles_are_updated_as_the_count_says() {
     let target = Target::start();
@@ -132,7 +135,7 @@ fn as_many_handles_are_updated_as_the_count_says() {
     let placements: Vec<u8> = [1_u16, 99].iter().flat_map(|id| id.to_le_bytes()).collect();
     let update = IoManagement::update(2, 1).nsid(1).sgl(Sgl::in_capsule(placements.len() as u32));
     io.send(&update, &placements, now);
-    // The second handle does not exist, so the command would be refused because of it.
+    // The second handle does not exist. If the target looked at it, the command would be refused.
     io.completion(now);
 }
 
@@ -146,7 +149,7 @@ fn durable_zeros_are_written_where_there_is_a_cache() {
         let flags = WriteFlags { deallocate: true, fua, ..WriteFlags::default() };
         let zeros = Command::new(opcode::nvm::WRITE_ZEROES, 2).nsid(1).blocks(0, 1);
         io.send(&flags.on(zeros), &[], now);
-        let operation = io.session.next_operation().expect("it is for the drive");
+        let operation = io.session.next_operation().expect("the command needs the drive");
         let buffer = match operation.op {
             Op::Write { buffer, durable, .. } => {
                 assert!(durable && fua);

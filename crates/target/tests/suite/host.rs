@@ -17,8 +17,8 @@ use slimio_target::{Server, Subsystem, SubsystemOptions};
 
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 
-/// The longest time that anything may take. `cargo x planted` sets a shorter time, because with
-/// planted bugs most tests wait in vain.
+/// How long a test waits for a PDU from the target. `cargo x planted` sets a shorter time, because
+/// with planted bugs most tests wait in vain.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(seconds.map_or(60, |text| text.parse().expect("a number of seconds")))
@@ -28,7 +28,7 @@ pub(crate) fn named(name: &str) -> SubsystemOptions {
     SubsystemOptions { name: name.into(), ..SubsystemOptions::default() }
 }
 
-/// A target whose drive takes no time.
+/// A target and its subsystem.
 pub(crate) struct Target {
     pub(crate) server: Server,
     pub(crate) subsystem: Arc<Subsystem>,
@@ -40,11 +40,11 @@ impl Target {
     }
 
     pub(crate) fn of(spec: &str, options: SubsystemOptions) -> Self {
-        let options_of_drive = DriveOptions::parse(spec, Clock::Real).expect("the drive is right");
-        let drive = EmulatedDrive::open(options_of_drive).expect("there is room for a drive");
-        let subsystem = Subsystem::new(drive, options, None).expect("the names are right");
+        let options_of_drive = DriveOptions::parse(spec, Clock::Real).expect("the text is a drive");
+        let drive = EmulatedDrive::open(options_of_drive).expect("the drive opens");
+        let subsystem = Subsystem::new(drive, options, None).expect("the options are valid");
         let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-        let server = Server::start(listener, subsystem.clone()).expect("threads can be made");
+        let server = Server::start(listener, subsystem.clone()).expect("the server starts");
         Self { server, subsystem }
     }
 
@@ -58,12 +58,12 @@ impl Target {
         self.subsystem.drive().lba_count()
     }
 
-    /// Blocks that hold data.
+    /// Number of blocks that hold data.
     pub(crate) fn mapped_count(&self) -> u64 {
         self.subsystem.drive().with_ftl(slimio_ssd::Ftl::mapped_count)
     }
 
-    /// Bytes that hosts have written.
+    /// Number of bytes that hosts have written.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.subsystem.drive().counters().host_bytes()
     }
@@ -72,7 +72,7 @@ impl Target {
         self.subsystem.nqn()
     }
 
-    /// An admin queue whose controller is ready.
+    /// Connects an admin queue, and makes its controller ready.
     pub(crate) fn admin(&self) -> Host {
         self.admin_with(Digests::default())
     }
@@ -85,7 +85,7 @@ impl Target {
         host
     }
 
-    /// An admin queue and an I/O queue of the same controller.
+    /// Connects an admin queue and an I/O queue of the same controller.
     pub(crate) fn queues(&self) -> (Host, Host) {
         self.queues_with(Digests::default())
     }
@@ -123,8 +123,8 @@ impl Host {
     /// Connects, without sending anything.
     pub(crate) fn raw(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the target listens");
-        stream.set_read_timeout(Some(patience())).expect("it is not zero");
-        stream.set_nodelay(true).expect("it is a TCP socket");
+        stream.set_read_timeout(Some(patience())).expect("the timeout is not zero");
+        stream.set_nodelay(true).expect("the socket is a TCP socket");
         Self { stream, digests: Digests::default(), cntlid: 0, maxh2cdata: 0, cid: 0 }
     }
 
@@ -136,7 +136,7 @@ impl Host {
         host.send(&request);
         let mut response = [0; IcResp::SIZE];
         host.stream.read_exact(&mut response).expect("an ICResp comes");
-        let response = IcResp::decode(&response).expect("it is whole");
+        let response = IcResp::decode(&response).expect("a whole PDU");
         assert_eq!(response.check(), Ok(digests));
         host.maxh2cdata = response.maxh2cdata as usize;
         host.digests = digests;
@@ -144,7 +144,7 @@ impl Host {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the target takes it");
+        self.stream.write_all(bytes).expect("the target takes the bytes");
     }
 
     /// Sends a Connect, and returns its result and status.
@@ -159,8 +159,8 @@ impl Host {
         let data = ConnectData {
             hostid: [7; 16],
             cntlid,
-            subnqn: Name::new(subnqn).expect("it is short"),
-            hostnqn: Name::new(HOST).expect("it is short"),
+            subnqn: Name::new(subnqn).expect("the name is short"),
+            hostnqn: Name::new(HOST).expect("the name is short"),
         };
         self.connect_with(&connect, &data)
     }
@@ -179,7 +179,7 @@ impl Host {
         let value = u64::from(Configuration::ENABLED.0);
         let set = PropertyAccess::set(Property::Cc, value, self.next_cid());
         assert!(self.run(set).is_ok());
-        assert_eq!(self.property(Property::Csts).expect("it can be read") & 1, 1);
+        assert_eq!(self.property(Property::Csts).expect("the property can be read") & 1, 1);
     }
 
     pub(crate) fn property(&mut self, property: Property) -> Result<u64, Status> {
@@ -286,15 +286,15 @@ impl Host {
         match self.stream.read_exact(&mut common) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                panic!("nothing comes")
+                panic!("no PDU comes in time")
             }
             Err(_) => return Received::Closed,
         }
-        let head = Head::decode(&common, self.digests, 4, 1 << 20).expect("it is right");
+        let head = Head::decode(&common, self.digests, 4, 1 << 20).expect("the header is right");
         assert!(!head.kind.is_of_host());
         let mut bytes = common.to_vec();
         bytes.resize(head.size, 0);
-        self.stream.read_exact(&mut bytes[COMMON_SIZE..]).expect("the rest comes");
+        self.stream.read_exact(&mut bytes[COMMON_SIZE..]).expect("the rest of the PDU comes");
         assert_eq!(head.check_header(&bytes), Ok(()));
         let data = bytes[head.data_at..][..head.data_size].to_vec();
         if head.has(flags::DDGSTF) {
@@ -302,14 +302,14 @@ impl Host {
         }
         match head.kind {
             Kind::CapsuleResp => {
-                Received::Completion(Head::completion(bytes.first_chunk().expect("it is whole")))
+                Received::Completion(Head::completion(bytes.first_chunk().expect("a whole PDU")))
             }
             Kind::C2hData => {
-                Received::Data(DataHead::decode(&bytes).expect("it is whole"), data, head.flags)
+                Received::Data(DataHead::decode(&bytes).expect("a whole PDU"), data, head.flags)
             }
-            Kind::R2t => Received::R2t(R2t::decode(&bytes).expect("it is whole")),
+            Kind::R2t => Received::R2t(R2t::decode(&bytes).expect("a whole PDU")),
             Kind::C2hTermReq => {
-                let term = TermReq::decode(&bytes).expect("it is whole");
+                let term = TermReq::decode(&bytes).expect("a whole PDU");
                 Received::Term(Fes::of(term.fes), term.fei)
             }
             other => panic!("{other:?}"),
@@ -322,10 +322,13 @@ impl Host {
         loop {
             match self.receive() {
                 Received::Term(fes, fei) => {
-                    assert!(matches!(self.receive(), Received::Closed), "it closes behind it");
+                    assert!(
+                        matches!(self.receive(), Received::Closed),
+                        "the target closes the connection"
+                    );
                     return (fes, fei);
                 }
-                Received::Closed => panic!("it closed without a word"),
+                Received::Closed => panic!("the target sent no termination request"),
                 _ => {}
             }
         }

@@ -37,9 +37,9 @@ fn what_is_written_is_read_in_the_capsule_and_by_r2t_with_all_digests() {
             let target = Target::start();
             let (_admin, mut io) = target.queues_with(digests);
             let (small, large) = (pattern(1, 2), pattern(2, 128));
-            write(&mut io, 3, &small, true).expect("it is within the drive");
-            write(&mut io, 1000, &large, false).expect("it is within the drive");
-            write(&mut io, 5, &small, false).expect("it is within the drive");
+            write(&mut io, 3, &small, true).expect("the blocks are within the drive");
+            write(&mut io, 1000, &large, false).expect("the blocks are within the drive");
+            write(&mut io, 5, &small, false).expect("the blocks are within the drive");
             assert_eq!(read(&mut io, 3, 2).as_deref(), Ok(&small[..]), "{digests:?}");
             assert_eq!(read(&mut io, 5, 2).as_deref(), Ok(&small[..]), "{digests:?}");
             assert_eq!(read(&mut io, 1000, 128).as_deref(), Ok(&large[..]), "{digests:?}");
@@ -79,7 +79,7 @@ fn a_flush_and_a_durable_write_are_done() {
     let (_admin, mut io) = target.queues();
     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(0, 1);
     let durable = WriteFlags { fua: true, ..WriteFlags::default() }.on(command);
-    io.store(durable, &[5; 4096], true).expect("it is within the drive");
+    io.store(durable, &[5; 4096], true).expect("the blocks are within the drive");
     for nsid in [1, NSID_ALL] {
         let flush = Command::new(opcode::nvm::FLUSH, io.next_cid()).nsid(nsid);
         assert_eq!(io.run(flush), Ok(0));
@@ -94,15 +94,15 @@ fn zeros_are_written_also_more_than_one_operation_has() {
     let (_admin, mut io) = target.queues();
     let data = pattern(3, 128);
     for part in 0..2 {
-        write(&mut io, part * 128, &data, false).expect("it is within the drive");
+        write(&mut io, part * 128, &data, false).expect("the blocks are within the drive");
     }
     let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(1, 125);
     assert_eq!(io.run(zero), Ok(0));
-    assert_eq!(read(&mut io, 0, 2).expect("it is there")[..4096], data[..4096]);
+    assert_eq!(read(&mut io, 0, 2).expect("the blocks can be read")[..4096], data[..4096]);
     for lba in [1, 32, 33, 100, 125] {
-        assert_eq!(read(&mut io, lba, 1).expect("it is there"), [0; 4096], "{lba}");
+        assert_eq!(read(&mut io, lba, 1).expect("the blocks can be read"), [0; 4096], "{lba}");
     }
-    assert_eq!(read(&mut io, 126, 1).expect("it is there"), data[126 * 4096..][..4096]);
+    assert_eq!(read(&mut io, 126, 1).expect("the blocks can be read"), data[126 * 4096..][..4096]);
     let beyond = target.lba_count() - 10;
     let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(beyond, 11);
     assert_eq!(io.run(zero), Err(refused(Status::LBA_OUT_OF_RANGE)));
@@ -114,8 +114,8 @@ fn more_zeros_than_identify_tells_are_refused() {
     let (mut admin, mut io) = target.queues();
     let identify = Identify { cns: cns::COMMAND_SET_CONTROLLER, ..Identify::default() };
     let command = identify.command(admin.next_cid());
-    let found = admin.fetch(command, 4096).expect("there is such a structure");
-    let lbas = 1 << NvmController::decode(&found).expect("it is whole").wzsl;
+    let found = admin.fetch(command, 4096).expect("the controller has this structure");
+    let lbas = 1 << NvmController::decode(&found).expect("the structure is whole").wzsl;
     assert_eq!(lbas, 128);
     for (count, wanted) in [(lbas, Ok(0)), (lbas + 1, Err(refused(Status::INVALID_FIELD)))] {
         for deallocate in [false, true] {
@@ -131,7 +131,7 @@ fn comparisons_find_what_differs() {
     let target = Target::start();
     let (_admin, mut io) = target.queues();
     let mut data = pattern(4, 16);
-    write(&mut io, 8, &data, false).expect("it is within the drive");
+    write(&mut io, 8, &data, false).expect("the blocks are within the drive");
     let mut compare = |data: &[u8], is_in_capsule| {
         let lbas = (data.len() / 4096) as u32;
         let command = Command::new(opcode::nvm::COMPARE, io.next_cid()).nsid(1).blocks(8, lbas);
@@ -157,24 +157,29 @@ fn deallocate(io: &mut Host, ranges: &[DsmRange], attributes: u32) -> Result<(),
 fn all_ranges_are_deallocated_or_none() {
     let target = Target::start();
     let (_admin, mut io) = target.queues();
-    write(&mut io, 0, &pattern(5, 64), false).expect("it is within the drive");
+    write(&mut io, 0, &pattern(5, 64), false).expect("the blocks are within the drive");
     assert_eq!(target.mapped_count(), 64);
     let range = |slba, nlb| DsmRange { cattr: 0, nlb, slba };
     let beyond = range(target.lba_count() - 1, 2);
     let wrong = deallocate(&mut io, &[range(0, 8), beyond], DSM_DEALLOCATE);
     assert_eq!(wrong, Err(refused(Status::LBA_OUT_OF_RANGE)));
-    assert_eq!(target.mapped_count(), 64, "nothing happened");
+    assert_eq!(target.mapped_count(), 64, "no range was deallocated");
     assert_eq!(deallocate(&mut io, &[range(0, 8)], 0), Ok(()));
-    assert_eq!(target.mapped_count(), 64, "it was not asked for");
+    assert_eq!(target.mapped_count(), 64, "the command did not ask to deallocate");
     let ranges: Vec<DsmRange> = (0..16).map(|index| range(index * 4, 2)).collect();
     assert_eq!(deallocate(&mut io, &ranges, DSM_DEALLOCATE), Ok(()));
     assert_eq!(target.mapped_count(), 32);
-    assert_eq!(deallocate(&mut io, &[range(0, 0)], DSM_DEALLOCATE), Ok(()), "an empty range");
+    assert_eq!(
+        deallocate(&mut io, &[range(0, 0)], DSM_DEALLOCATE),
+        Ok(()),
+        "an empty range is no error"
+    );
     // Linux always sends 4096 bytes, however many ranges there are.
     let mut bytes = range(2, 2).encode().to_vec();
     bytes.resize(4096, 0xff);
     let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, io.next_cid()).nsid(1);
-    io.store(command.cdw(11, DSM_DEALLOCATE), &bytes, true).expect("the rest is ignored");
+    io.store(command.cdw(11, DSM_DEALLOCATE), &bytes, true)
+        .expect("the bytes after the range are ignored");
     assert_eq!(target.mapped_count(), 30);
 }
 
@@ -188,8 +193,8 @@ fn without_flow_control_a_successful_read_needs_no_response() {
     let data = ConnectData {
         hostid: [7; 16],
         cntlid: admin.cntlid,
-        subnqn: Name::new(target.nqn()).expect("it is short"),
-        hostnqn: Name::new(HOST).expect("it is short"),
+        subnqn: Name::new(target.nqn()).expect("the name is short"),
+        hostnqn: Name::new(HOST).expect("the name is short"),
     };
     assert!(io.connect_with(&connect, &data).1.is_success());
     let read = Command::new(opcode::nvm::READ, 3).nsid(1).blocks(0, 1);
@@ -206,12 +211,16 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
     for (spec, left) in [("64M,timing=none", 0), ("64M,timing=none,deallocated=pattern", 64)] {
         let target = Target::of(spec, named(spec));
         let (_admin, mut io) = target.queues();
-        write(&mut io, 0, &pattern(6, 64), false).expect("it is within the drive");
+        write(&mut io, 0, &pattern(6, 64), false).expect("the blocks are within the drive");
         let zero = Command::new(opcode::nvm::WRITE_ZEROES, io.next_cid()).nsid(1).blocks(0, 64);
         let flags = WriteFlags { deallocate: true, ..WriteFlags::default() };
         assert_eq!(io.run(flags.on(zero)), Ok(0));
         assert_eq!(target.mapped_count(), left, "{spec}");
-        assert_eq!(read(&mut io, 0, 64).expect("it is there"), vec![0; 64 * 4096], "{spec}");
+        assert_eq!(
+            read(&mut io, 0, 64).expect("the blocks can be read"),
+            vec![0; 64 * 4096],
+            "{spec}"
+        );
     }
 }
 
@@ -219,7 +228,7 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
 /// be able to write.
 #[test]
 fn pending_deallocations_of_a_host_leave_others_room_to_write() {
-    let folder = tempfile::tempdir().expect("there is room");
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("drive");
     let spec = format!("{},size=64M,timing=none,deallocate=1000000", file.display());
     let target = Target::of(&spec, named("slow"));
@@ -231,9 +240,9 @@ fn pending_deallocations_of_a_host_leave_others_room_to_write() {
         let command = command.cdw10(255).cdw(11, DSM_DEALLOCATE);
         io.send_command(&command.sgl(Sgl::in_capsule(ranges.len() as u32)), &ranges);
     }
-    // The read comes after the deallocations. So when its reply is here, no more of them will begin
-    // by themselves.
-    read(&mut io, 0, 1).expect("it is within the drive");
+    // The read comes after the deallocations. So when the read's reply has come, as many
+    // deallocations as the target allows have begun.
+    read(&mut io, 0, 1).expect("the blocks are within the drive");
     let (_other_admin, mut other) = target.queues();
-    write(&mut other, 1000, &pattern(1, 1), true).expect("there is room");
+    write(&mut other, 1000, &pattern(1, 1), true).expect("the journal has room for a write");
 }

@@ -1,4 +1,5 @@
-//! PDUs that no host may send. Each must end its connection, and the host must be told why.
+//! PDUs and commands that no host may send. The target must end the connection or refuse the
+//! command, and tell the host why.
 
 use slimio_nvme::fabrics::{CNTLID_ANY, Connect, ConnectData};
 use slimio_nvme::pdu::{self, DataHead, Digests, Fes, IcReq, Kind, R2t, flags};
@@ -93,7 +94,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     let status = completion.status;
     assert!(status.is_same(Status::TRANSIENT_TRANSPORT_ERROR) && !status.is_dnr(), "{status}");
 
-    // The same wrong digest, in data that an R2T has asked for.
+    // Now the wrong digest is in an H2CData, whose data an R2T has asked for.
     let command = write_command(&mut io, 4);
     io.send_command(&command, &[]);
     let Received::R2t(r2t) = io.receive() else { panic!("an R2T comes") };
@@ -112,7 +113,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     admin.send(&bytes);
     let digest = u32::from_le_bytes(bytes[72..76].try_into().expect("four bytes"));
     assert_eq!(admin.terminated(), (Some(Fes::HeaderDigestError), digest));
-    assert!(matches!(io.receive(), Received::Closed), "its controller has ended");
+    assert!(matches!(io.receive(), Received::Closed), "the I/O queue ends with its controller");
     check_others(&target);
 }
 
@@ -123,7 +124,7 @@ fn wrong_data(change: impl FnOnce(&mut DataHead, &mut u8, &mut usize)) -> (Optio
     let command = write_command(&mut io, 4);
     io.send_command(&command, &[]);
     let Received::R2t(R2t { cccid, ttag, r2to: 0, r2tl: 0x4000 }) = io.receive() else {
-        panic!("an R2T for everything comes")
+        panic!("the target must ask for all the data")
     };
     let mut head = DataHead { cccid, ttag, datao: 0, datal: 4096 };
     let (mut flags, mut size) = (0, 4096);
@@ -185,8 +186,8 @@ fn a_second_connect_on_a_connection_is_refused_also_if_both_wait_for_their_data(
     let data = ConnectData {
         hostid: [7; 16],
         cntlid: CNTLID_ANY,
-        subnqn: Name::new(target.nqn()).expect("it is short"),
-        hostnqn: Name::new(HOST).expect("it is short"),
+        subnqn: Name::new(target.nqn()).expect("the name is short"),
+        hostnqn: Name::new(HOST).expect("the name is short"),
     };
     let asked = [host.receive(), host.receive()];
     for (r2t, is_first) in asked.into_iter().zip([true, false]) {

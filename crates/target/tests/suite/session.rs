@@ -18,13 +18,13 @@ use crate::host::{HOST, Target, named};
 
 const NONE: Digests = Digests { header: false, data: false };
 
-/// A queue whose bytes are passed by function calls.
+/// A queue without a socket. Function calls pass its bytes.
 pub(crate) struct Queue {
     pub(crate) session: Session,
     pub(crate) cntlid: u16,
 }
 
-/// What a host states in its Connect.
+/// The fields of a host's Connect.
 #[derive(Clone, Debug)]
 pub(crate) struct Connecting<'a> {
     pub(crate) subsystem: Option<&'a str>,
@@ -53,7 +53,7 @@ impl Queue {
         queue
     }
 
-    /// A connection, and the reply to its Connect.
+    /// Opens a connection, and sends a Connect. Returns the queue, and the reply to the Connect.
     pub(crate) fn connect(
         subsystem: &Arc<Subsystem>,
         with: &Connecting<'_>,
@@ -69,8 +69,8 @@ impl Queue {
         let data = ConnectData {
             hostid: with.host_id,
             cntlid: with.cntlid,
-            subnqn: Name::new(subsystem).expect("it is short"),
-            hostnqn: Name::new(with.host).expect("it is short"),
+            subnqn: Name::new(subsystem).expect("the name is short"),
+            hostnqn: Name::new(with.host).expect("the name is short"),
         };
         let (qid, kato) = (with.qid, with.kato);
         let connect = Connect { qid, kato, sqsize: 127, ..Connect::default() };
@@ -101,7 +101,7 @@ impl Queue {
 
     fn reply(&mut self, now: Instant) -> Completion {
         let output = self.session.output();
-        let completion = Head::completion(output.first_chunk().expect("a reply is there"));
+        let completion = Head::completion(output.first_chunk().expect("the session has replied"));
         let size = output.len();
         self.session.note_sent(size, now);
         completion
@@ -116,8 +116,8 @@ pub(crate) fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
     (admin, io)
 }
 
-/// A host may send commands on an old queue after it has seen the reset of its controller. They
-/// must have no effect.
+/// A host may send data on an old queue after the reset of its controller. This data must not be
+/// written.
 #[test]
 fn data_that_comes_after_a_reset_is_not_written() {
     let target = Target::start();
@@ -140,9 +140,9 @@ fn data_that_comes_after_a_reset_is_not_written() {
     assert!(io.session.next_operation().is_none());
 }
 
-/// The drive is stopped, or the host's admin queue is lost. The host would take a refusal for an
-/// error of the disk, and its file systems would fail. A command without a reply is sent again to
-/// the next server.
+/// A controller ends when the drive is stopped, or when the host's admin queue is lost. If the
+/// target then refused commands, the host would take a refusal for an error of the disk, and its
+/// file systems would fail. But the host repeats a command that got no reply at the next server.
 #[test]
 fn what_comes_when_the_controller_has_ended_is_not_refused() {
     let target = Target::start();
@@ -166,10 +166,10 @@ fn without_its_cache_each_write_is_durable() {
     for is_durable in [false, true] {
         let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::in_capsule(4096));
         io.send(&write.blocks(0, 1), &[1; 4096], now);
-        let operation = io.session.next_operation().expect("it is for the drive");
+        let operation = io.session.next_operation().expect("the command needs the drive");
         let Op::Write { durable, .. } = &operation.op else { panic!("a write") };
         assert_eq!(*durable, is_durable);
-        let Op::Write { buffer, .. } = operation.op else { unreachable!("it is one") };
+        let Op::Write { buffer, .. } = operation.op else { unreachable!("it is a write") };
         let (token, buffer) = (operation.token, Some(buffer));
         io.session.complete(DriveCompletion { token, buffer, result: Ok(()) }, now);
         io.completion(now);
@@ -179,7 +179,7 @@ fn without_its_cache_each_write_is_durable() {
     }
 }
 
-/// Sends all the data of a command, after an R2T has asked for it.
+/// Sends all the data that an R2T has asked for.
 fn give_data(io: &mut Queue, cccid: u16, ttag: u16, size: usize, now: Instant) {
     let mut bytes = Vec::new();
     for at in (0..size).step_by(limits::H2C_DATA_SIZE_MAX) {
@@ -192,8 +192,8 @@ fn give_data(io: &mut Queue, cccid: u16, ttag: u16, size: usize, now: Instant) {
     assert_eq!(io.session.receive(&bytes, now), bytes.len());
 }
 
-/// The commands for which R2Ts ask for data, and the names of the transfers. All other PDUs must be
-/// replies that report success.
+/// Takes the output. Returns the command identifier and the transfer tag of each R2T. All other
+/// PDUs must be replies that report success.
 fn asked(io: &mut Queue, now: Instant) -> Vec<(u16, u16)> {
     let output = io.session.output();
     let (mut rest, mut pairs) = (output, Vec::new());
@@ -226,10 +226,10 @@ fn a_slow_host_that_always_sends_is_not_cut_off() {
     for (cid, ttag) in asked(&mut io, now) {
         now += limits::TRANSFER_TIME_MAX / 2;
         io.session.tick(now);
-        assert!(!io.session.is_over(), "it has sent all the time");
+        assert!(!io.session.is_over(), "a host that always sends is not cut off");
         give_data(&mut io, cid, ttag, 0x10000, now);
     }
-    // The data of one transfer never comes. The session must not wait for it forever.
+    // The data of one transfer never comes. The session must not wait for this data for ever.
     let write = Command::new(opcode::nvm::WRITE, 20).nsid(1).sgl(Sgl::transport(0x10000));
     io.send(&write.blocks(0, 16), &[], now);
     asked(&mut io, now);
@@ -247,7 +247,7 @@ fn a_slow_host_that_always_sends_is_not_cut_off() {
     assert!(now >= until && now < until + limits::TRANSFER_TIME_MAX);
 }
 
-/// A comparison needs two buffers. It must get both before the host is asked for data.
+/// A comparison needs two buffers. It must get both buffers before the host is asked for data.
 #[test]
 fn comparisons_wait_for_room_and_none_is_refused() {
     let target = Target::start();
@@ -264,7 +264,8 @@ fn comparisons_wait_for_room_and_none_is_refused() {
         assert!(!asked.is_empty() && asked.len() * 2 * size <= limits::DATA_SIZE_MAX);
         for (cid, ttag) in asked {
             give_data(&mut io, cid, ttag, size, now);
-            let operation = io.session.next_operation().expect("the drive is read");
+            let operation =
+                io.session.next_operation().expect("the comparison reads from the drive");
             let Op::Read { buffer: mut found, .. } = operation.op else { panic!("a read") };
             found.fill(0);
             let (token, buffer) = (operation.token, Some(found));
@@ -289,8 +290,8 @@ fn a_discovery_controller_ends_when_no_command_comes() {
     assert_eq!(target.subsystem.controller_count(), 0);
 }
 
-/// The time for sending must begin when there is something to send, however long the queue was
-/// idle.
+/// A host's time to take bytes must begin when bytes wait to be sent, however long the queue was
+/// idle before.
 #[test]
 fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let target = Target::start();
@@ -300,15 +301,15 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let write =
         Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::transport(65536)).blocks(0, 16);
     io.send(&write, &[], later);
-    assert!(!io.session.output().is_empty(), "an R2T is to be sent");
+    assert!(!io.session.output().is_empty(), "an R2T waits to be sent");
     io.session.tick(later);
-    assert!(!io.session.output().is_empty(), "it was cut off");
+    assert!(!io.session.output().is_empty(), "the host is not cut off at once");
     // A host that takes nothing must be cut off at last.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
 }
 
-/// All buffers of a connection together must be bounded, even those that have only zeros.
+/// The buffers of a connection must be bounded together, even if they have only zeros.
 #[test]
 fn zeros_for_many_commands_share_the_connections_memory() {
     let target = Target::start();
@@ -322,13 +323,13 @@ fn zeros_for_many_commands_share_the_connections_memory() {
     let (mut size, mut replies, mut blocks) = (0, 0, 0);
     loop {
         while let Some(operation) = io.session.next_operation() {
-            let Op::Write { buffer, .. } = operation.op else { panic!("zeros are written") };
+            let Op::Write { buffer, .. } = operation.op else { panic!("only writes are expected") };
             assert!(buffer.iter().all(|byte| *byte == 0));
             size += buffer.len();
             blocks += buffer.len_lbas();
             waiting.push((operation.token, buffer));
         }
-        assert!(size <= limits::DATA_SIZE_MAX, "{size} bytes of zeros");
+        assert!(size <= limits::DATA_SIZE_MAX, "{size} bytes of zeros are in buffers");
         let Some((token, buffer)) = waiting.pop() else { break };
         size -= buffer.len();
         let completion = DriveCompletion { token, buffer: Some(buffer), result: Ok(()) };
@@ -360,7 +361,9 @@ fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
     let (mut waiting, mut blocks, mut replies) = (VecDeque::new(), 0, 0);
     loop {
         while let Some(operation) = io.session.next_operation() {
-            let Op::Deallocate { range } = operation.op else { panic!("nothing else is asked") };
+            let Op::Deallocate { range } = operation.op else {
+                panic!("only deallocations are expected")
+            };
             let lbas = range.end.0 - range.start.0;
             assert!(lbas <= limits::DEALLOCATED_AT_ONCE_LBAS, "{lbas}");
             blocks += lbas;
@@ -377,7 +380,8 @@ fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
     assert_eq!((replies, blocks), (3, lba_count + 2 * 256));
 }
 
-/// A host that hears of a persistent error resets its controller, and writes nothing meanwhile.
+/// A host that is told of a persistent error resets its controller, and writes nothing meanwhile.
+/// So a failed command must not be reported as a persistent error.
 #[test]
 fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
     let target = Target::start();
@@ -389,13 +393,14 @@ fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
     for (cid, (error, wanted, event)) in (2..).zip([full, broken]) {
         let write = Command::new(opcode::nvm::WRITE, cid).nsid(1).sgl(Sgl::in_capsule(4096));
         io.send(&write.blocks(0, 1), &[1; 4096], now);
-        let operation = io.session.next_operation().expect("it is for the drive");
+        let operation = io.session.next_operation().expect("the command needs the drive");
         let Op::Write { buffer, .. } = operation.op else { panic!("a write") };
         let (token, buffer) = (operation.token, Some(buffer));
         io.session.complete(DriveCompletion { token, buffer, result: Err(error) }, now);
         let output = io.session.output();
-        let status = Head::completion(output.first_chunk().expect("a reply is there")).status;
-        assert_eq!(status, wanted.more(), "the error log has it");
+        let status =
+            Head::completion(output.first_chunk().expect("the session has replied")).status;
+        assert_eq!(status, wanted.more(), "the status says that the error log has more");
         let size = output.len();
         io.session.note_sent(size, now);
         admin.session.tick(now);
