@@ -1,6 +1,7 @@
-//! Measures how many 4 KiB writes and reads a second the target serves on one connection of this
-//! machine, and how long each of them takes. SPEC describes the drive, as in `1G,timing=none`. With
-//! `spin`, the host polls for replies.
+//! Measures the target's speed over one connection within this machine, first for writes of 4 KiB
+//! and then for reads. Prints how many commands a second the target serves, and their latencies.
+//! SPEC describes the drive, as in `1G,timing=none`. DEPTH is the number of commands in flight. The
+//! writes take SECONDS, and then the reads take as long. With `spin`, the host polls for replies.
 //!
 //! ```text
 //! cargo run --release -p slimio-target --example speed -- SPEC DEPTH SECONDS [spin]

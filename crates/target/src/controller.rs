@@ -163,7 +163,8 @@ impl Controller {
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
         }
-        // The caller has made the drive durable, so a shutdown is complete at once.
+        // The caller has made the drive durable, so a shutdown is complete at once. If the drive
+        // could not be made durable, the caller calls `stay_in_shutdown` next.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
         // The lock is released before `close`, which waits for connections that begin operations.
         // Such connections need the lock to read the state.
@@ -220,7 +221,8 @@ impl Controller {
         }
     }
 
-    /// Adds an asynchronous event, which will answer a request of the host for an event.
+    /// Adds an asynchronous event, unless too many events wait already. The event answers a request
+    /// of the host for an event.
     pub(crate) fn raise(&self, event: u64) {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {

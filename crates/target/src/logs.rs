@@ -22,8 +22,8 @@ use crate::subsystem::{ENDURANCE_GROUP, NSID, Subsystem};
 const LID_AT: u16 = 40;
 const LSI_AT: u16 = 46;
 const OFFSET_AT: u16 = 48;
-/// Size in bytes of the unit in which a page counts data: the SMART page, and the page of the
-/// endurance group.
+/// Units in which two log pages count data, in bytes: the SMART page, and the endurance group's
+/// page.
 const SMART_UNIT: u64 = 512_000;
 const GROUP_UNIT: u128 = 1_000_000_000;
 /// The temperature that SMART reports, in kelvin.
@@ -45,8 +45,8 @@ pub(crate) fn run(
         return Err(Refusal::field(OFFSET_AT));
     }
     if !asked.rae {
-        // Events are unmasked before the page is made. So the host is told of any event that comes
-        // from now on, and that the page may lack.
+        // Events are unmasked before the page is made. The page may lack events that come from now
+        // on, but the host is told of these events.
         controller.clear_events(asked.lid);
     }
     let page = match (controller.kind, asked.lid) {

@@ -121,7 +121,8 @@ impl Acceptor {
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
-        // The result does not matter. The loop then looks for connections and for the stop anyway.
+        // The result does not matter, because the loop then checks for connections and for the stop
+        // in any case.
         let _ = poll(&mut fds, None);
     }
 

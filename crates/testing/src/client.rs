@@ -1,5 +1,6 @@
-//! A blocking connection for everything that is not measured: control, INFO, and the lab's ledger.
-//! The ledger is a test that kills the server and looks for missing acknowledged writes.
+//! A blocking connection for requests whose time is not measured, such as `INFO` and the requests
+//! of the lab's ledger. The ledger is a test that kills the server and looks for missing
+//! acknowledged writes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -30,7 +31,7 @@ pub enum Reply {
     Array(Vec<Reply>),
 }
 
-/// A connection that waits for its replies.
+/// A blocking connection to a server.
 #[derive(Debug)]
 pub struct Client {
     reader: BufReader<TcpStream>,
@@ -54,7 +55,7 @@ impl Client {
         self.receive()
     }
 
-    /// As [`Client::call`], but an error reply is returned as an error.
+    /// Like [`Client::call`], but an error reply is returned as an error.
     pub fn expect(&mut self, words: &[&str]) -> Result<Reply> {
         let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         match self.call(&bytes)? {

@@ -65,7 +65,7 @@ impl Drop for Named {
     }
 }
 
-/// Damages `bytes` in one to four places. `others` are valid texts or records of the same kind. A
+/// Damages `bytes` in one to four places. `others` are undamaged byte strings of the same format. A
 /// piece of one of them may be copied into `bytes`.
 pub fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     for _ in 0..=rng.usize(..4) {

@@ -87,7 +87,7 @@ fn the_log_leaves_room_for_the_snapshot_that_makes_room() {
     assert_eq!(used.slots.iter().sum::<u64>(), held.expect("the volume has a root"));
 }
 
-/// Only ten records stay in the data set. A snapshot needs no room for the others.
+/// Only ten records stay in the data set. A snapshot needs no room for the other records.
 #[test]
 fn beside_a_data_set_that_does_not_grow_the_log_has_more_than_half() {
     let mut media = made();

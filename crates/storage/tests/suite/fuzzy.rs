@@ -113,9 +113,9 @@ fn a_log_that_ends_before_is_damaged() {
     assert_eq!(recovered.len(), 3);
 }
 
-/// A fuzzy snapshot relies on the log for entries that are overwritten while it is taken. If the
-/// log ends before the snapshot is finished, some of these entries may be in neither, so the
-/// snapshot is useless.
+/// A fuzzy snapshot lacks entries that are overwritten while it is taken, and relies on the log for
+/// them. If the log ends before the snapshot is finished, some of these entries may be in neither
+/// the snapshot nor the log, so the snapshot is useless.
 #[test]
 fn a_log_that_ends_makes_it_useless() {
     let mut media = formatted(SimConfig::default(), Kind::Files);

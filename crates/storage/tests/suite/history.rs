@@ -202,7 +202,7 @@ fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     }
 }
 
-/// Notes, for each record, how many operations the disk had run when the record came back.
+/// A sink that stores how many operations the disk has run when each record comes back.
 struct Pace {
     disk: SimDisk,
     ops: Vec<u64>,
@@ -445,7 +445,7 @@ fn slots_are_used_again_and_again() {
         }
         let written = client.volume.log.stats().log_bytes;
         let size = SMALL.segment_lbas * 4 * slimio_device::LBA_SIZE as u64;
-        assert!(written > 3 * size, "only {written} bytes were written to a log of {size}");
+        assert!(written > 3 * size, "only {written} bytes were written to a log of {size} bytes");
         let image = first_image(&media.disk.crash_now());
         let mut media = SimMedia::from_image(SimConfig::default(), kind, &image);
         let (_, recovered) =

@@ -127,8 +127,8 @@ impl Session {
             Property::Vs => VERSION.into(),
             Property::Cc => controller.configuration().0.into(),
             Property::Csts => controller.status().bits().into(),
-            // The longest time until the controller is ready with its media. The other field, for
-            // a controller that is ready without its media, stays zero.
+            // The longest time until the controller is ready with its media. The property's other
+            // field is zero, because the controller is never ready without its media.
             Property::Crto => READY_TIME_MAX.into(),
             Property::Nssr => return Err(Refusal::field(OFFSET_AT)),
         })
@@ -153,7 +153,8 @@ impl Session {
         }
         if controller.resets() != resets {
             // A reset ends the commands that wait, without a reply. If the host was asked for a
-            // command's data, it may still send that data, so the command only fails later.
+            // command's data, it may still send that data. Such a command fails only when all its
+            // data has come.
             self.waiting.clear();
             while let Some(slot) = self.slots.waiting() {
                 self.slots.free(slot);

@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Goes on with a command, one of whose operations has completed.
+    /// Continues a command after one of its operations has completed.
     pub(super) fn complete_operation(&mut self, completion: DriveCompletion) {
         let DriveCompletion { token, buffer, result } = completion;
         let slot = token.0 as u16;

@@ -82,11 +82,11 @@ pub struct Session {
     out: Vec<u8>,
     /// Number of bytes of `out` that were sent.
     sent: usize,
-    /// When bytes were last sent, or when no bytes last waited to be sent, whichever is later.
+    /// The latest time at which bytes were sent, or at which no bytes waited to be sent.
     sent_at: Instant,
     began_at: Instant,
-    /// When the host last sent data that it was asked for, or was asked for data while no transfer
-    /// was running, whichever is later.
+    /// The latest time at which the host sent requested data, or at which data was requested while
+    /// no transfer was running.
     data_at: Instant,
     /// When the session next looks for stalled transfers. `None` if it need not look.
     look_at: Option<Instant>,
@@ -158,8 +158,8 @@ impl Session {
         !self.is_over() && self.done.is_empty() && self.output().len() < OUTBOX_SIZE_MAX
     }
 
-    /// Whether `bytes` begin with a whole PDU, or with a wrong header.
-    /// [`receive`](Self::receive) can handle either.
+    /// Whether `bytes` begin with a whole PDU or with a wrong header, either of which
+    /// [`receive`](Self::receive) can handle.
     pub fn has_left(&self, bytes: &[u8]) -> bool {
         let Some(common) = bytes.first_chunk::<COMMON_SIZE>() else { return false };
         self.decode_head(*common).map_or(true, |head| head.size <= bytes.len())
@@ -231,7 +231,7 @@ impl Session {
         self.running
     }
 
-    /// Takes the completion of an operation from the drive, and goes on with its command.
+    /// Takes the completion of an operation from the drive, and continues the operation's command.
     pub fn complete(&mut self, completion: DriveCompletion, now: Instant) {
         self.note_time(now);
         self.running -= 1;

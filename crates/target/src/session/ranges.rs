@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Goes on with a command after one of its deallocations, and begins waiting deallocations.
+    /// Continues a command after one of its deallocations, and begins deallocations that wait.
     pub(super) fn end_deallocation(&mut self, slot: u16, status: Status) {
         let Work::Deallocating { ranges, running, failed } = &mut self.slots.of(slot).work else {
             unreachable!("the command of a deallocation is in this state")

@@ -435,7 +435,7 @@ fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
 impl Witness {
     /// If several commands ask for the same operations, the witness can't know which operation
     /// belongs to which command. When one of these commands gets a reply that does not fit its
-    /// operations, it exchanges its operations with another of these commands.
+    /// operations, the witness exchanges its operations with those of a command that they fit.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;

@@ -125,7 +125,7 @@ fn a_host_that_does_not_read_disturbs_no_other() {
     let target = Target::start();
     let (_admin, mut deaf) = target.queues();
     let (_other_admin, mut other) = target.queues();
-    deaf.stream.set_nonblocking(true).expect("the mode of the socket changes");
+    deaf.stream.set_nonblocking(true).expect("the mode of the socket can change");
     // The deaf host asks for much more than any buffer holds, and reads nothing.
     let mut asked = 0;
     for cid in 0..127 {
@@ -143,7 +143,7 @@ fn a_host_that_does_not_read_disturbs_no_other() {
         other.store(command, &[1; 4096], true).expect("the other host is served");
     }
     // When the deaf host reads at last, it must get all replies.
-    deaf.stream.set_nonblocking(false).expect("the mode of the socket changes");
+    deaf.stream.set_nonblocking(false).expect("the mode of the socket can change");
     let mut done = 0;
     while done < asked {
         match deaf.receive() {
@@ -192,11 +192,11 @@ fn a_recorded_trace_has_what_hosts_did() {
     drop(io);
     let subsystem = target.subsystem.clone();
     target.server.stop();
-    subsystem.recorder().expect("it has a recorder").finish().expect("the trace can be written");
+    subsystem.recorder().expect("a recorder is set").finish().expect("the trace can be written");
     let file = std::fs::File::open(&path).expect("the trace exists");
     let reader = TraceReader::new(file).expect("the file is a trace");
     let events: Vec<TraceEvent> =
-        reader.map(|record| record.expect("each is whole").event).collect();
+        reader.map(|record| record.expect("each record is whole").event).collect();
     let bytes = |lba: u64, lbas: u64| ByteRange::new(lba * 4096, lbas * 4096);
     let wanted = [
         TraceEvent::Write { stream: 4, range: bytes(3, 2) },

@@ -40,7 +40,7 @@ impl Target {
     }
 
     pub(crate) fn of(spec: &str, options: SubsystemOptions) -> Self {
-        let options_of_drive = DriveOptions::parse(spec, Clock::Real).expect("the text is a drive");
+        let options_of_drive = DriveOptions::parse(spec, Clock::Real).expect("the spec is valid");
         let drive = EmulatedDrive::open(options_of_drive).expect("the drive opens");
         let subsystem = Subsystem::new(drive, options, None).expect("the options are valid");
         let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");

@@ -94,7 +94,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     let status = completion.status;
     assert!(status.is_same(Status::TRANSIENT_TRANSPORT_ERROR) && !status.is_dnr(), "{status}");
 
-    // Now the wrong digest is in an H2CData, whose data an R2T has asked for.
+    // Now the wrong data digest is in an H2CData instead of a capsule.
     let command = write_command(&mut io, 4);
     io.send_command(&command, &[]);
     let Received::R2t(r2t) = io.receive() else { panic!("an R2T comes") };
