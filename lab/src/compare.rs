@@ -1,4 +1,5 @@
-//! Stock and SlimIO in turn, in one run on one file system: medians and ratios.
+//! Compares stock servers with SlimIO. They take turns, in one run on one file system. Results are
+//! medians and ratios.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,11 +21,11 @@ pub const RUNS_FILE: &str = "runs.jsonl";
 /// A server that is compared.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Its kind.
+    /// Whether the server is stock or SlimIO.
     pub kind: ServerKind,
-    /// Its name: a word, different for each contender.
+    /// The server's name: one word, different for each contender.
     pub name: String,
-    /// Its program.
+    /// Path of the server's program.
     pub program: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl Contender {
         Self { kind, name: kind.to_string(), program }
     }
 
-    /// Its name in tables.
+    /// The server's name in tables.
     pub fn title(&self) -> &str {
         match self.kind {
             ServerKind::Stock => &self.name,
@@ -43,7 +44,7 @@ impl Contender {
     }
 }
 
-/// What to compare.
+/// Settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct CompareConfig {
     /// Servers in the order of a round.
@@ -52,11 +53,11 @@ pub struct CompareConfig {
     pub extra: Vec<String>,
     /// Rows of the report.
     pub scenarios: Vec<&'static Scenario>,
-    /// Length and size.
+    /// How long the runs take, and how much data they have.
     pub scale: Scale,
     /// Directory for results.
     pub out: PathBuf,
-    /// Directory for the servers' data; the comparison runs on its file system.
+    /// Directory for the servers' data.
     pub work: PathBuf,
     /// Source of every random choice.
     pub seed: u64,
@@ -65,9 +66,9 @@ pub struct CompareConfig {
 /// All runs of one row on one server.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
-    /// Runs that went well.
+    /// Results of the runs that succeeded.
     pub results: Vec<RunResult>,
-    /// Errors of the other runs.
+    /// Errors of the runs that failed.
     pub errors: Vec<String>,
 }
 
@@ -86,7 +87,7 @@ impl Runs {
         (median > 0.0).then(|| (largest - smallest) / median)
     }
 
-    /// Names of everything that some round measured.
+    /// Names of the metrics that at least one round measured.
     pub fn metric_names(&self) -> Vec<&'static str> {
         let all: Metrics = self.results.iter().flat_map(|result| result.metrics.clone()).collect();
         all.into_keys().collect()
@@ -111,9 +112,9 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 /// Whether a larger or a smaller value of a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// More: a rate, or a share of what is possible.
+    /// The larger value is better: for example a rate.
     More,
-    /// Less: time, memory, bytes.
+    /// The smaller value is better: time, memory, bytes.
     Less,
 }
 
@@ -135,9 +136,9 @@ impl Better {
 /// Everything that a comparison found.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The machine and the file system that it ran on.
+    /// The machine and the file system that the comparison ran on.
     pub environment: Environment,
-    /// What it compared.
+    /// The settings of the comparison.
     pub config: CompareConfig,
     /// The runs, by the position of the scenario in `config.scenarios` and of the server in
     /// `config.servers`.
@@ -152,8 +153,8 @@ impl Comparison {
         self.of_kind(kind).find_map(|server| self.runs.get(&(index, server)))
     }
 
-    /// The stock server that is best in a row, with its median. SlimIO is compared with this
-    /// server.
+    /// The stock server with the best median of a metric in a row, and that median. SlimIO is
+    /// compared with this server.
     pub fn best_stock(
         &self,
         scenario_name: &str,
@@ -187,7 +188,7 @@ impl Comparison {
         servers.filter(move |(_, server)| server.kind == kind).map(|(index, _)| index)
     }
 
-    /// What went wrong: one line for each error.
+    /// One line for each error of a run.
     pub fn errors(&self) -> Vec<String> {
         let of_runs = |(&(index, server), runs): (&(usize, usize), &Runs)| {
             let name = self.config.scenarios[index].name;
@@ -198,7 +199,7 @@ impl Comparison {
     }
 }
 
-/// Runs the rounds of every row. As soon as a run has ended, writes its line to [`RUNS_FILE`].
+/// Runs the rounds of every row. As soon as a run has ended, its line is written to [`RUNS_FILE`].
 pub fn compare(config: CompareConfig) -> Result<Comparison> {
     fs::create_dir_all(&config.out).doing(format!("making {}", config.out.display()))?;
     fresh_directory(&config.work)?;
@@ -222,8 +223,8 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// The stock server's throughput in a closed loop, by policy. This throughput sets the rate of the
-/// open loop.
+/// The best stock server's throughput in a closed loop, by policy. The rate of the open loop is
+/// half of this throughput.
 #[derive(Debug, Default)]
 struct Capacity {
     per_s: BTreeMap<Policy, f64>,
@@ -286,8 +287,8 @@ impl Comparison {
     }
 
     /// The rate for a row with an open loop: half of the capacity of the best stock server. The
-    /// capacity comes from the closed-loop row of this comparison. If that row was not run, the
-    /// capacity is measured here. `None` if the row needs no rate.
+    /// capacity comes from the closed-loop row of this comparison. If that row was not run, this
+    /// function measures the capacity. `None` if the row needs no rate.
     fn open_rate(
         &self,
         scenario: &Scenario,
@@ -296,7 +297,7 @@ impl Comparison {
         capacity: &mut Capacity,
     ) -> Result<Option<f64>> {
         if matches!(scenario.work, Work::Snapshot(_)) {
-            // A stock server measures its own rate first, so it gets none here. SlimIO gets half of
+            // A stock server measures its own rate first, so it gets `None`. SlimIO gets half of
             // the best stock server's rate. If the comparison has no stock server, SlimIO measures
             // its own rate.
             let best = self.best_stock(scenario.name, "requests_per_s_without", Better::More);
@@ -314,13 +315,13 @@ impl Comparison {
             Some((_, per_s)) => per_s,
             None => self.measure_capacity(&name, seed)?,
         };
-        eprintln!("{}: stock does {per_s:.0} requests/s", scenario.name);
+        eprintln!("{}: a closed loop reaches {per_s:.0} requests/s", scenario.name);
         capacity.per_s.insert(scenario.policy, per_s);
         Ok(Some(per_s / 2.0))
     }
 
     fn measure_capacity(&self, name: &str, seed: u64) -> Result<f64> {
-        let scenario = scenario::named(name).expect("every policy compared has a closed-loop row");
+        let scenario = scenario::named(name).expect("there is a closed-loop row for each policy");
         let mut stocks: Vec<usize> = self.of_kind(ServerKind::Stock).collect();
         if stocks.is_empty() {
             stocks.push(0);
@@ -387,8 +388,16 @@ mod tests {
                 })
                 .collect(),
         };
-        assert_eq!(comparison.ratio(row.name, "requests_per_s"), Some(2.0), "the fastest");
-        assert_eq!(comparison.ratio(row.name, "pss_mib"), Some(4.0), "the smallest");
+        assert_eq!(
+            comparison.ratio(row.name, "requests_per_s"),
+            Some(2.0),
+            "the fastest stock server counts"
+        );
+        assert_eq!(
+            comparison.ratio(row.name, "pss_mib"),
+            Some(4.0),
+            "the stock server with the least memory counts"
+        );
         let best = comparison.best_stock(row.name, "requests_per_s", Better::More).unwrap();
         assert_eq!((best.0.title(), comparison.stock_count()), ("new", 2));
         assert_eq!(comparison.config.servers[2].title(), "SlimIO");

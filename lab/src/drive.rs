@@ -16,13 +16,13 @@ use crate::error::{BenchError, Result};
 
 /// Size of a block, in bytes.
 pub const LBA_SIZE: usize = 4096;
-/// Commands in flight, except in measurements of other numbers of commands.
+/// Number of commands in flight, unless a measurement is about another number.
 pub const DEPTH: usize = 32;
 /// The largest number of operations that warm up the caches before the time of a measurement
 /// begins.
 const WARM_UP_MAX: u64 = 2000;
 
-/// What was measured for a row.
+/// The result of one measurement.
 #[derive(Debug)]
 pub struct Measured {
     /// Operations per second.
@@ -70,8 +70,8 @@ pub fn measure(way: &mut dyn Way, writes: bool, depth: usize, time: Duration) ->
                 latency.record(taken).expect("the histogram resizes itself");
             }
         }
-        // With few operations in flight, the warm-up has fewer operations. Otherwise, it would take
-        // very long on a slow drive.
+        // With few operations in flight, the warm-up has fewer operations. Otherwise, the warm-up
+        // would take very long on a slow drive.
         if start.is_none() && all >= WARM_UP_MAX.min(50 * depth as u64) {
             start = Some(Instant::now());
         }
@@ -123,10 +123,11 @@ pub struct Extent {
     pub spin: Duration,
 }
 
-/// Runs everything. Returns the tables as Markdown.
+/// Runs all measurements. Returns the results as Markdown.
 ///
 /// # Errors
-/// When the program does not start or a command fails; when the write amplification differs.
+/// When the program does not start, or a command fails. When the write amplification in process
+/// differs from that over NVMe/TCP. When a kill puts a drive's counters back.
 pub fn run(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     let mut text = String::from(
         "| timing | 4 KiB | in flight | in process | over NVMe/TCP | share | in process: p50, p99, \
@@ -166,7 +167,7 @@ pub fn run(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     Ok(text)
 }
 
-/// The same writes in process and over NVMe/TCP.
+/// Compares the write amplification of the same writes in process and over NVMe/TCP.
 fn amplification(program: &Path, extent: Extent) -> Result<String> {
     let spec = format!("{}M,timing=none,spare=20%", extent.size_mib);
     let mut alone = InProcess::open(&spec)?;
@@ -185,12 +186,12 @@ fn amplification(program: &Path, extent: Extent) -> Result<String> {
     }
     Ok(format!(
         "\nWrite amplification of the same writes: {a:.4} in process, {b:.4} over NVMe/TCP ({} and \
-         {} bytes of media).\n",
+         {} media bytes).\n",
         here.1, there.1
     ))
 }
 
-/// Kills a drive under writes, and starts it again.
+/// Kills a drive's process while writes are in flight, and starts the drive again.
 fn restart(program: &Path, folder: &Path, size_mib: u64) -> Result<String> {
     let file = folder.join("drive");
     let spec = format!("{},size={size_mib}M,timing=none", file.display());
@@ -210,12 +211,12 @@ fn restart(program: &Path, folder: &Path, size_mib: u64) -> Result<String> {
     let taken = start.elapsed();
     let after = OverTcp::connect(&served, Duration::ZERO)?.counters()?;
     if after.0 < before.0 || after.1 < before.1 {
-        let text = format!("counters went back from {before:?} to {after:?} by a kill");
+        let text = format!("a kill put the drive's counters back from {before:?} to {after:?}");
         return Err(BenchError::Broken(text));
     }
     Ok(format!(
-        "\nA full drive of {size_mib} MiB, killed under writes, serves again after {:.3} s; its \
-         counters went on from {} to {} bytes of hosts.\n",
+        "\nA full drive of {size_mib} MiB was killed during writes, and served again after {:.3} s. \
+         Its counter of host bytes went on from {} to {}.\n",
         taken.as_secs_f64(),
         before.0,
         after.0

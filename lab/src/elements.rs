@@ -13,9 +13,9 @@
 //! | `lpush`, `rpush` | a push of one element to a large list | the list |
 //! | `lpop`, `rpop` | a pop of one element | a large list |
 //! | `lrange:LEN` | `LRANGE` of the first `LEN` elements | the list |
-//! | `linsert` | `LINSERT` in the middle of 1,000 elements, or `LREM` of what was inserted | the short list |
+//! | `linsert` | `LINSERT` amid 1,000 elements, or `LREM` of an inserted element | the short list |
 //! | `lpos` | `LPOS` of the last of 1,000 elements | the short list |
-//! | `lrem` | `LREM` of an element that is not among 1,000 | the short list |
+//! | `lrem` | `LREM` of an element that a list of 1,000 does not have | the short list |
 //!
 //! Members, fields and elements look like keys: `key:000000000042`.
 
@@ -26,20 +26,20 @@ use crate::error::Result;
 use crate::reply::Seen;
 use crate::request::{KEY_SIZE, RequestWriter};
 
-/// Members of each set of `sadd-new`.
+/// Number of members of each set that `sadd-new` makes.
 pub const SMALL_SET_LEN: u64 = 5;
-/// Members of each set of `sinter`.
+/// Number of members of each set of `sinter`.
 pub const INTERSECTED_LEN: u64 = 1000;
-/// Members that both sets of `sinter` have.
+/// Number of members that both sets of `sinter` have.
 pub const SHARED_LEN: u64 = 500;
 
-/// Elements of the short list of `linsert`, `lpos` and `lrem`.
+/// Number of elements of the short list of `linsert`, `lpos` and `lrem`.
 pub const SHORT_LIST_LEN: u64 = 1000;
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
 
-/// The data that must be there before the requests of a mix.
+/// The data that must exist before the first request of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Nothing.
@@ -125,7 +125,7 @@ pub enum ElementOp {
     },
     /// `LRANGE` of the first elements of the large list.
     Range {
-        /// Count of elements.
+        /// Number of elements.
         len: u64,
     },
     /// `LINSERT` before the middle element of the short list.
@@ -162,8 +162,8 @@ impl ElementOp {
         }
     }
 
-    /// Whether a reply is right. Error replies and the values of fields are checked by the
-    /// generator.
+    /// Whether a reply is right. The generator itself checks error replies and the values of
+    /// fields.
     pub fn is_answered_by(self, seen: &Seen) -> bool {
         match (self, seen) {
             (Self::Add { .. } | Self::IsMember { .. }, Seen::Integer(1))
@@ -284,11 +284,17 @@ mod tests {
     fn a_reply_that_shows_less_work_is_wrong() {
         let add = ElementOp::Add { member: 1 };
         assert!(add.is_answered_by(&Seen::Integer(1)));
-        assert!(!add.is_answered_by(&Seen::Integer(0)), "the member was there already");
-        assert!(!ElementOp::Pop.is_answered_by(&Seen::Nil), "the set is empty");
+        assert!(!add.is_answered_by(&Seen::Integer(0)), "an SADD that adds no member is wrong");
+        assert!(
+            !ElementOp::Pop.is_answered_by(&Seen::Nil),
+            "an SPOP that finds no member is wrong"
+        );
         let shared = Seen::Array { strings: SHARED_LEN - 1, nils: 0 };
         assert!(!ElementOp::Intersect.is_answered_by(&shared));
         assert!(!ElementOp::Range { len: SHARED_LEN }.is_answered_by(&shared));
-        assert!(!ElementOp::Find.is_answered_by(&Seen::Nil), "the element is not there");
+        assert!(
+            !ElementOp::Find.is_answered_by(&Seen::Nil),
+            "an LPOS that finds no element is wrong"
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::block::BlockDevice;
 use crate::error::{Doing, Result};
 use crate::proc::CpuTime;
 
-/// The time for which the machine's other load is watched before a run.
+/// Before a run, the machine's other load is watched for this long.
 pub const BUSY_LOOK: Duration = Duration::from_millis(500);
 /// If other work keeps more cores than this busy, the results are worth little.
 const BUSY_CORES_MAX: f64 = 0.2;
@@ -99,8 +99,8 @@ impl Mount {
     fn of(directory: &Path) -> Result<Self> {
         let directory = fs::canonicalize(directory).doing("looking for the file system")?;
         let text = fs::read_to_string("/proc/self/mountinfo").doing("reading the mounts")?;
-        // The file system is the one with the longest mount point above the directory. If several
-        // have the same mount point, the one that was mounted last covers the others.
+        // The directory's file system is that with the longest mount point above the directory. If
+        // several file systems have the same mount point, the last one mounted covers the others.
         let best = text
             .lines()
             .filter_map(|line| line.split_once(" - "))
@@ -125,7 +125,7 @@ impl Mount {
 
     fn journal(&self, device_name: &str) -> String {
         if !matches!(self.kind.as_str(), "ext4" | "ext3") {
-            return format!("as {} does it", self.kind);
+            return format!("part of {}", self.kind);
         }
         // A journal in use has a directory `<device>-<inode>` in `/proc/fs/jbd2`.
         let prefix = format!("{device_name}-");

@@ -1,4 +1,4 @@
-//! Errors of a run, by what the caller can do about them.
+//! Errors of a run, by their cause.
 
 use std::fmt;
 use std::io;
@@ -8,21 +8,21 @@ use slimio_testing::error::ServerError;
 /// Why a run has no result.
 #[derive(Debug)]
 pub enum BenchError {
-    /// The machine refused something: a file, a socket, a process. `what` says which.
+    /// An operation on a file, a socket or a process failed.
     Io {
-        /// What was being done, as the start of a sentence.
+        /// The action that failed, as the start of a message: for example "opening FILE".
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A server did not start, died, or did not stop; the text ends with the server's own last
-    /// words.
+    /// A server or another program failed: for example, it did not start, died, or did not stop.
+    /// The text ends with the program's last output.
     Server(String),
     /// The server sent a reply that the request cannot have, so all measurements are void.
     Reply(String),
-    /// The command line cannot be followed.
+    /// The command line is wrong, or asks for something that this machine does not have.
     Usage(String),
-    /// The ledger found that a promise was broken.
+    /// A check found that a server or a drive broke a promise.
     Broken(String),
 }
 
@@ -59,9 +59,9 @@ impl std::error::Error for BenchError {
     }
 }
 
-/// Adds to an I/O error what was being done.
+/// Adds the action that failed to an I/O error.
 pub trait Doing<T> {
-    /// Turns an I/O error into one that says what was being done.
+    /// Turns an I/O error into a [`BenchError::Io`] that names the action `what`.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 

@@ -1,4 +1,4 @@
-//! Which key comes next: uniform, zipfian as in YCSB, latest, in sequence, or new.
+//! Chooses the next key: uniform, zipfian as in YCSB, latest, in sequence, or new.
 
 use fastrand::Rng;
 
@@ -19,7 +19,7 @@ pub enum KeyDistribution {
     Latest,
     /// 0, 1, 2, … up to the last key, and then from 0 again.
     Sequential,
-    /// New keys after the last one, each once.
+    /// New keys after the last key, each once.
     New,
 }
 
@@ -44,7 +44,7 @@ impl KeyPicker {
         Self { distribution, count, next: 0, zipf }
     }
 
-    /// Number of keys drawn from.
+    /// Number of keys in the range that keys are drawn from.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -64,7 +64,7 @@ impl KeyPicker {
         }
     }
 
-    /// Makes the key range one longer and returns the new key's number.
+    /// Makes the key range longer by one key, and returns the new key's number.
     pub fn insert(&mut self) -> u64 {
         let key = self.count;
         self.count += 1;
@@ -131,14 +131,20 @@ mod tests {
         let share = |hits: u32| f64::from(hits) / f64::from(draws);
         for rank in [0, 1] {
             let (is, should) = (share(seen[rank as usize]), expected(rank));
-            assert!((is / should - 1.0).abs() < 0.05, "rank {rank}: {is} for {should}");
+            assert!(
+                (is / should - 1.0).abs() < 0.05,
+                "rank {rank} was drawn with frequency {is} instead of {should}"
+            );
         }
-        // Beyond the first two ranks the method is an approximation, but the sums over ranges of
-        // ranks come close to the exact ones.
+        // Beyond the first two ranks, the method is an approximation. But the sums over ranges of
+        // ranks are close to the exact sums.
         for range in [0..10, 10..100, 100..1000] {
             let is = share(seen[range.start as usize..range.end as usize].iter().sum());
             let should: f64 = range.clone().map(expected).sum();
-            assert!((is / should - 1.0).abs() < 0.1, "ranks {range:?}: {is} for {should}");
+            assert!(
+                (is / should - 1.0).abs() < 0.1,
+                "ranks {range:?} were drawn with frequency {is} instead of {should}"
+            );
         }
     }
 
@@ -152,8 +158,8 @@ mod tests {
         }
         let hottest = (0..1000).max_by_key(|&key| seen[key]).unwrap();
         let neighbours = seen[(hottest + 1) % 1000].max(seen[(hottest + 999) % 1000]);
-        assert!(seen[hottest] > 10_000, "one key takes an eighth of all draws");
-        assert!(neighbours < seen[hottest] / 4, "hot keys are not side by side");
+        assert!(seen[hottest] > 10_000, "the hottest key gets more than a tenth of all draws");
+        assert!(neighbours < seen[hottest] / 4, "the hottest key has no hot neighbours");
     }
 
     #[test]
@@ -164,7 +170,10 @@ mod tests {
         }
         let mut rng = Rng::with_seed(4);
         let recent = (0..10_000).filter(|_| picker.pick(&mut rng) >= 900).count();
-        assert!(recent > 5_000, "the newest tenth takes most draws, got {recent}");
+        assert!(
+            recent > 5_000,
+            "the newest tenth of the keys gets most of 10,000 draws, but got {recent}"
+        );
     }
 
     #[test]

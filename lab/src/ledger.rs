@@ -1,15 +1,16 @@
-//! The ledger: clients write down what was acknowledged, and the server is killed at random
-//! moments. After each restart, the server's data is compared with what was written down. The time
-//! from a start to the next death is a life, and each life goes on with the data of the one before.
+//! The ledger: clients write down which of their writes were acknowledged, and the server is killed
+//! at random moments. After each restart, the server's data is compared with the clients' notes.
+//! The time from a start to the next death is a life. Each life goes on with the data of the life
+//! before.
 //!
-//! Everything in the list below must hold whenever the process dies, under every policy that keeps
-//! a log. (Stock Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is
-//! under way, stock Redis acknowledges writes that wait in its own memory. The ledger finds within
-//! a few dozen lives that such writes are missing.)
+//! Under every policy that keeps a log, the list below must hold whenever the process dies. (Stock
+//! Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is under way,
+//! stock Redis acknowledges writes that wait in its own memory. Within a few dozen lives, the
+//! ledger finds that such writes are missing.)
 //!
 //! - every acknowledged write is there;
-//! - the writes that a connection had in flight are there up to some point, and none after that
-//!   point is there (because one connection's commands are executed in order, and a recovered state
+//! - of the writes that a connection had in flight, those up to some point are there, and no later
+//!   write is there (because one connection's commands are executed in order, and a recovered state
 //!   is a prefix);
 //! - a `MULTI` … `EXEC`, an `MSET` or any other command is there whole or not at all;
 //! - all values and expiry times that are there were written by some client;
@@ -17,8 +18,9 @@
 //!   value.
 //!
 //! Each client has its own keys, which no other client writes. So the client's own commands alone
-//! say what these keys must hold. The data is compared with the acknowledged state, and with the
-//! states in which the first 1, 2, … units in flight are applied, too.
+//! say what these keys must hold. A unit is a command or a transaction. The keys must be in the
+//! acknowledged state, or in a state in which the first 1, 2, … units in flight are applied as
+//! well.
 
 mod audit;
 mod model;
@@ -56,22 +58,22 @@ pub enum Death {
     Terminate,
 }
 
-/// What to run.
+/// Settings of a ledger.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
     /// The server; its directory must be fresh.
     pub server: ServerConfig,
-    /// The number of times that the server is started and killed.
+    /// Number of lives.
     pub lives: u32,
-    /// Concurrent clients.
+    /// Number of concurrent clients.
     pub clients: usize,
-    /// A life ends after 1 to this many acknowledged units (a unit is a command or a transaction).
+    /// A life ends after 1 to this many acknowledged units.
     pub units_per_life_max: u64,
     /// How lives end.
     pub death: Death,
     /// Whether one client requests snapshots and rewrites of the log all the time.
     pub snapshots: bool,
-    /// What is done to the data between death and restart, to see that the ledger notices the
+    /// Damage that is done to the data between death and restart. The ledger must notice the
     /// damage.
     pub sabotage: Sabotage,
     /// Decides keys, commands, values and moments of death, but not the server's timing.
@@ -97,11 +99,11 @@ pub struct LedgerReport {
     pub keys: u64,
 }
 
-/// Runs all lives. [`BenchError::Broken`] says which promise was broken, where, and with which
-/// seed.
+/// Runs all lives. [`BenchError::Broken`] says which promise was broken, in which life, and with
+/// which seed.
 pub fn run(config: &LedgerConfig) -> Result<LedgerReport> {
     if !(1..=CLIENTS_MAX).contains(&config.clients) {
-        return Err(BenchError::Usage(format!("clients must be 1 to {CLIENTS_MAX}")));
+        return Err(BenchError::Usage(format!("the number of clients must be 1 to {CLIENTS_MAX}")));
     }
     let mut accounts: Vec<Account> =
         (0..config.clients).map(|index| Account::new(index, config.seed)).collect();
@@ -195,8 +197,8 @@ fn live(
 }
 
 /// Restarts the server, and compares its data with the accounts. With [`Death::Terminate`], the
-/// server is then stopped in good order, so that the next life also starts from what an orderly
-/// stop leaves.
+/// server is then stopped in good order, so that the next life also starts from the data that an
+/// orderly stop leaves.
 fn check(config: &LedgerConfig, accounts: &mut [Account], report: &mut LedgerReport) -> Result<()> {
     let server = Server::start(&config.server)?;
     let mut client = server.client()?;

@@ -1,10 +1,10 @@
 //! The load generator: many connections on one thread, closed loop or open loop.
 //!
-//! In the closed loop every connection keeps `pipeline` requests in flight, so the server sets the
-//! pace. In the open loop requests arrive by the clock, whatever the server does: an arrival takes
+//! In the closed loop, every connection keeps `pipeline` requests in flight, so the server sets the
+//! pace. In the open loop, requests arrive by the clock, whatever the server does: an arrival takes
 //! the connection that has been free longest, or waits until a connection is free. The latency of
-//! an arrival counts from the moment it was *due*. A server that stalls for a second therefore
-//! shows a second in the latency of everything that was due meanwhile (no coordinated omission).
+//! an arrival counts from the moment it was *due*. So if a server stalls for a second, the
+//! latencies of all requests that were due meanwhile show the stall (no coordinated omission).
 //!
 //! A phase ends when every reply has arrived, so that a measurement around a phase covers all
 //! requests of the phase.
@@ -47,10 +47,10 @@ const EVENTS_MAX: usize = 256;
 const READ_SIZE: usize = 256 * 1024;
 /// The run fails when the server stays silent for this long while requests wait.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// After its end, an open-loop phase still sends overdue requests for at most this long.
+/// After the end of an open-loop phase, overdue requests are still sent for at most this long.
 const OVERDUE_MAX: Duration = Duration::from_secs(30);
 
-/// What a generator does. Seeds decide keys, values, verbs and arrival times.
+/// Settings of a generator. Seeds decide keys, values, verbs and arrival times.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
     /// The server.
@@ -75,7 +75,7 @@ pub enum Until {
     Elapsed(Duration),
     /// After this many requests.
     Requests(u64),
-    /// When this is set.
+    /// When this flag is set.
     Stopped(Arc<AtomicBool>),
 }
 
@@ -96,7 +96,7 @@ impl End {
     }
 }
 
-/// Connections to one server, and what is needed to keep them busy.
+/// Connections to one server, with the buffers and counters of the load on them.
 pub struct Generator {
     config: LoadConfig,
     mix: Mix,
@@ -125,7 +125,7 @@ impl Generator {
             || !(1..=PIPELINE_MAX).contains(&config.pipeline)
         {
             return Err(BenchError::Usage(format!(
-                "clients must be 1 to {CLIENTS_MAX}, pipeline 1 to {PIPELINE_MAX}"
+                "--clients must be 1 to {CLIENTS_MAX}, --pipeline 1 to {PIPELINE_MAX}"
             )));
         }
         // Without this setting, the kernel may wake an open loop 50 µs late on purpose.
@@ -155,7 +155,7 @@ impl Generator {
         })
     }
 
-    /// Sets what the clients do in the next phase.
+    /// Sets the mix and the arrivals of the next phase.
     pub fn set_mix(&mut self, mix: Mix, arrival: Arrival) {
         self.mix = mix;
         self.config.arrival = arrival;
@@ -322,7 +322,8 @@ impl Generator {
         result
     }
 
-    /// Reads what connection `index` has received, and returns how many requests this completed.
+    /// Reads what connection `index` has received. Returns the number of requests that are
+    /// completed by the replies.
     fn exchange(&mut self, index: usize) -> Result<usize> {
         let connection = &mut self.connections[index];
         connection.send(&self.epoll, index as u64, &[])?;
@@ -384,7 +385,7 @@ impl Generator {
                     && (len != value_size || (marked && mark != key.to_le_bytes()))
                 {
                     return Err(BenchError::Reply(format!(
-                        "a read of key {key} returned another value: {len} bytes, mark {mark:?}"
+                        "key {key} has a value that no client wrote: {len} bytes, mark {mark:?}"
                     )));
                 }
             }
@@ -465,13 +466,17 @@ mod tests {
         let mut shortest = Duration::MAX;
         for _ in 0..WAITS_MAX {
             let began = Instant::now();
-            assert_eq!(generator.wait(SHORT).unwrap(), 0, "nobody says anything");
+            assert_eq!(
+                generator.wait(SHORT).unwrap(),
+                0,
+                "no event arrives, because the server is silent"
+            );
             shortest = shortest.min(began.elapsed());
             if shortest < 5 * SHORT {
                 break;
             }
         }
-        assert!(shortest >= SHORT, "it did not wait, but spun: {shortest:?}");
-        assert!(shortest < 5 * SHORT, "asked for {SHORT:?}, at best {shortest:?}");
+        assert!(shortest >= SHORT, "the generator spun instead of waiting: {shortest:?}");
+        assert!(shortest < 5 * SHORT, "a wait of {SHORT:?} took {shortest:?} at best");
     }
 }

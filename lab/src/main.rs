@@ -1,4 +1,4 @@
-//! `slimio-lab`: the laboratory on the command line.
+//! `slimio-lab`: the command-line program of the lab.
 #![expect(clippy::print_stdout, reason = "a command-line program prints")]
 
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use slimio_lab::commands::{
 };
 use slimio_lab::error::{BenchError, Result};
 
-/// A repeated flag replaces the earlier one: `cargo x` puts its own flags before those of its
-/// caller.
+/// A repeated flag replaces the earlier flag, because `cargo x` puts its own flags before those of
+/// its caller.
 #[derive(Debug, Parser)]
 #[command(name = "slimio-lab", disable_help_subcommand = true, args_override_self = true)]
 enum Cli {

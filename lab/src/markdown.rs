@@ -10,7 +10,7 @@ use crate::scenario::{Scenario, Work};
 use crate::server::ServerKind;
 use crate::targets::{Verdict, verdicts};
 
-/// Shown where there is no value.
+/// The text of a cell that has no value.
 const NOTHING: &str = "–";
 
 /// The report: environment, targets, one line per row, and every measured number.
@@ -19,12 +19,14 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
     let scale = &comparison.config.scale;
     let _ = writeln!(
         text,
-        "Made by `{command}`: medians of {} round(s) of {} s, stock and SlimIO in turn; seed {}. \
-         Keys are random out of {}, all of them set beforehand (rows about log bytes begin empty; \
-         under `always`, {} MiB were written and deleted before that, so that the log's files are \
-         not growing for the first time; rows with snapshots and recoveries hold {} MiB, those about the slowest command {} keys or fields, those on elements a set, hash or list of {}); \
-         values are half compressible and differ from request to request. \
-         Ratios are SlimIO / {}; in brackets, how far the rounds lie apart.\n",
+        "Made by `{command}`. The numbers are medians of {} round(s) of {} s, in which stock and \
+         SlimIO take turns; seed {}. Keys are drawn at random from {} keys, which are all set before the \
+         measurement. Some rows differ. Rows about log bytes begin without keys; under `always`, {} MiB \
+         were written and deleted before, so that the log's files do not grow for the first time. Rows \
+         with snapshots and recoveries hold {} MiB, rows about the slowest command {} keys or fields, \
+         and rows on elements a set, hash or list of {} elements. Values are half compressible and \
+         differ from request to request. Ratios are SlimIO / {}. A number in brackets is the spread of \
+         the rounds: (largest - smallest) / median.\n",
         scale.rounds,
         scale.measured_s,
         comparison.config.seed,
@@ -33,7 +35,7 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         scale.snapshot_payload_bytes >> 20,
         scale.slowest_count,
         scale.element_count,
-        if comparison.stock_count() > 1 { "the best of stock in that row" } else { "stock" },
+        if comparison.stock_count() > 1 { "the best stock server of the row" } else { "stock" },
     );
     environment(comparison, &mut text);
     if comparison.config.servers.len() > 1 {

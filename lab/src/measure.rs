@@ -1,4 +1,4 @@
-//! What a stretch of load costs. Counters are read before and after the stretch.
+//! Measures the cost of a stretch of load, by counters that are read before and after the stretch.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -18,7 +18,7 @@ pub(crate) const CPU_MEASURABLE_MIN: Duration = Duration::from_millis(100);
 /// A log that has not grown for this long counts as complete, because SlimIO flushes records that
 /// are half a second old.
 const SETTLED_AFTER: Duration = Duration::from_millis(800);
-/// If a log still grows after this long without load, it is measured as it is then.
+/// If a log still grows after this long without load, its size at that moment is taken.
 const SETTLING_MAX: Duration = Duration::from_secs(5);
 const SETTLING_LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -76,7 +76,7 @@ impl Window {
         })
     }
 
-    /// CPU times so far. Call this right after the last reply.
+    /// CPU times since the start of the stretch. Call this right after the last reply.
     pub fn cost(&self) -> Result<Cost> {
         let server = CpuTime::of_process(self.pid)?.since(self.server_before);
         let own = CpuTime::of_self()?.since(self.own_before);
@@ -149,7 +149,7 @@ impl Window {
     }
 }
 
-/// How much log a server has written.
+/// The size of a server's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogSize {
     /// Bytes of log, framing and padding included.

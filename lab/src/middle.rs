@@ -1,4 +1,5 @@
-//! How long commands on the middle of a large list take, measured within the commands.
+//! Measures how long commands on the middle of a large list take. The times are the server's own:
+//! they leave out the network and the clients.
 
 use crate::client::{Reply, encode};
 use crate::error::{BenchError, Result};
@@ -9,11 +10,11 @@ use crate::slowest::{Elements, fill};
 /// How often each command runs.
 const TIMES: u64 = 10_000;
 /// Requests that are sent before the first reply is read. If each request waited for the reply
-/// before it, the server would sleep in between, and the time would also contain what the cold
-/// caches cost after each sleep.
+/// before it, the server would sleep in between. The time would then also contain the cost of cold
+/// caches after each sleep.
 const PIPELINE: u64 = 100;
 
-/// Each command: the column's title, the metric, and its name in INFO.
+/// Each command: the column's title, the metric, and the command's name in INFO.
 pub const COMMANDS: &[(&str, &str, &str)] =
     &[("LINDEX", "us_per_lindex", "cmdstat_lindex"), ("LSET", "us_per_lset", "cmdstat_lset")];
 
@@ -29,7 +30,7 @@ pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
         for first in (0..TIMES).step_by(PIPELINE as usize) {
             let mut requests = Vec::new();
             for number in first..first + PIPELINE {
-                // A tenth of all elements, around the middle.
+                // The indexes are in the middle tenth of the list.
                 let from_middle = number.wrapping_mul(2_654_435_761) % (count / 10).max(1);
                 let index = (count / 2 - count / 20 + from_middle).to_string();
                 let mut request = vec![words[0].as_bytes(), words[1].as_bytes(), index.as_bytes()];

@@ -1,4 +1,4 @@
-//! What the clients do: the mixes of operations, YCSB's among them.
+//! The mixes of operations that clients send, YCSB's among them.
 //!
 //! YCSB's records become strings, one per key, and YCSB's operations become commands on strings:
 //!
@@ -8,7 +8,7 @@
 //! | `ycsb-b` | 95 % GET, 5 % SET | zipfian |
 //! | `ycsb-c` | GET | zipfian |
 //! | `ycsb-d` | 95 % GET, 5 % SET of a new key | latest |
-//! | `ycsb-e` | 95 % MGET of 1 to 100 neighbouring keys (the scan), 5 % SET of a new key | zipfian |
+//! | `ycsb-e` | 95 % MGET of 1 to 100 neighbouring keys (a scan), 5 % SET of a new key | zipfian |
 //! | `ycsb-f` | 50 % GET, 50 % GET and then SET of the same key, timed as one | zipfian |
 //!
 //! A scan in YCSB asks for the records that follow a key in key order. YCSB's Redis binding keeps a
@@ -46,14 +46,14 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` consecutive keys. After the last of all keys comes the first.
+    /// `MSET` of `len` consecutive keys. The last key is followed by key 0.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` consecutive keys. After the last of all keys comes the first.
+    /// `MGET` of `len` consecutive keys. The last key is followed by key 0.
     MGet {
         /// First key's number.
         key: u64,
@@ -113,7 +113,7 @@ impl Mix {
         let (weights, own, fill) = parse(name)?;
         let weight_sum = weights.iter().map(|&(weight, _)| weight).sum();
         if weight_sum == 0 {
-            return Err(BenchError::Usage(format!("mix {name} does nothing")));
+            return Err(BenchError::Usage(format!("all weights of mix {name} are 0")));
         }
         let distribution = distribution.unwrap_or(own);
         let keys = KeyPicker::new(distribution, key_count);
@@ -133,7 +133,7 @@ impl Mix {
         self.is_once
     }
 
-    /// The present number of keys. Inserts make it grow.
+    /// The present number of keys. Inserts make the number grow.
     pub fn key_count(&self) -> u64 {
         self.keys.count()
     }
@@ -214,7 +214,7 @@ fn parse(name: &str) -> Result<(Weights, KeyDistribution, Fill)> {
         ["mset", len] => {
             let len = number(len)?;
             if !(1..=MSET_LEN_MAX).contains(&len) {
-                return Err(BenchError::Usage(format!("mset takes 1 to {MSET_LEN_MAX} keys")));
+                return Err(BenchError::Usage(format!("mix mset takes 1 to {MSET_LEN_MAX} keys")));
             }
             (vec![(1, Verb::MSet { len })], Uniform)
         }
@@ -229,7 +229,7 @@ fn parse(name: &str) -> Result<(Weights, KeyDistribution, Fill)> {
         ["ycsb-f"] => (vec![(50, Verb::Get), (50, Verb::ReadModifyWrite)], Zipfian),
         _ => {
             return Err(BenchError::Usage(format!(
-                "unknown mix {name}; there are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f, \
+                "unknown mix {name}; the mixes are set, get, mset:LEN, ratio:SETS:GETS, ycsb-a … ycsb-f, \
                  sadd, sadd-new, spop, sismember, sinter, hset, hget, lpush, rpush, lpop, rpop, \
                  lrange:100, lrange:600, linsert, lpos, lrem"
             )));

@@ -1,4 +1,4 @@
-//! What a server reports about its log and snapshots in `INFO persistence`.
+//! A server's report about its log and snapshots: `INFO persistence`.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Persistence {
     /// Checks that the last snapshot of a kind did not fail.
     ///
     /// # Errors
-    /// When it failed.
+    /// When the last snapshot failed, or INFO has no field about the failure.
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
         let name = match kind {
             Kind::Save => "rdb_last_bgsave_status",

@@ -36,9 +36,9 @@ const BARS: &[(&str, &str, &str)] = &[
 
 const WIDTH: i32 = 1100;
 const MARGIN: i32 = 30;
-/// Where bars begin; the rows' names are left of it.
+/// Left end of the bars. The rows' names are to the left.
 const BARS_LEFT: i32 = 400;
-/// Where the longest bar ends; its number is right of it.
+/// Right end of the longest bar. The bar's number is to the right.
 const BARS_RIGHT: i32 = 980;
 const BAR_HEIGHT: i32 = 20;
 const HEAD_HEIGHT: i32 = 90;
@@ -185,9 +185,8 @@ impl Found {
             .filter(|curve| !curve.points.is_empty())
             .collect();
         let panel = Panel {
-            title:
-                "tinted, with a bar at the top: while the server of that colour writes a snapshot"
-                    .into(),
+            title: "a tint with a bar at the top: the server of that colour writes a snapshot"
+                .into(),
             x: Axis::from(0.0, "time (s)"),
             y: Axis::from(0.0, "requests per second"),
             is_low: false,

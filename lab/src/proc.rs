@@ -1,4 +1,4 @@
-//! What `/proc` says of a process and of the machine.
+//! Reads numbers about a process and about the machine from `/proc`.
 
 use std::fs;
 use std::io;
@@ -20,10 +20,10 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// CPU time of all threads of a process (ended ones and io_uring workers included), and of the
-    /// children that the process has waited for. The time is counted in steps of 10 ms. Work that
-    /// the kernel does in its own threads (writeback, block completions, other interrupts) is not
-    /// included: see [`CpuTime::of_machine`].
+    /// CPU time of all threads of a process (ended threads and io_uring workers included), and of
+    /// the children that the process has waited for. The time is counted in steps of 10 ms. Work
+    /// that the kernel does in its own threads (writeback, block completions, other interrupts) is
+    /// not included: see [`CpuTime::of_machine`].
     pub fn of_process(pid: u32) -> Result<Self> {
         let stat = stat_of(pid)?;
         let (own, children) = (Self::of(&stat), Self::of_reaped(&stat));
@@ -78,7 +78,7 @@ pub struct RunTime {
     /// Time on a core.
     pub cpu: CpuTime,
     /// Time in which it was ready to run, but others had the cores. Zero if the kernel does not
-    /// say.
+    /// report this time.
     pub core_wait: Duration,
 }
 
@@ -88,7 +88,7 @@ impl RunTime {
         Ok(Self::of(&stat_of(pid)?, process(pid)?.schedstat()))
     }
 
-    /// The sum over the threads of a process whose names begin with `name`; `None` if there is no
+    /// The sum over those threads of a process whose names begin with `name`. `None` if there is no
     /// such thread.
     pub fn of_threads(pid: u32, name: &str) -> Result<Option<Self>> {
         let mut sum: Option<Self> = None;
@@ -129,7 +129,7 @@ impl RunTime {
     }
 }
 
-/// What the living threads of a process have used since they began.
+/// CPU time and context switches of the living threads of a process, since each thread began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadsUse {
     /// CPU time, to the nanosecond. Work of the kernel's own threads is not included.
@@ -139,8 +139,8 @@ pub struct ThreadsUse {
 }
 
 impl ThreadsUse {
-    /// What the threads of the process have used, including the threads that io_uring has made for
-    /// the process.
+    /// The sums over the threads of a process, including the threads that io_uring has made for the
+    /// process.
     pub fn of_process(pid: u32) -> Result<Self> {
         let mut sum = Self::default();
         let threads = process(pid)?
@@ -160,7 +160,7 @@ impl ThreadsUse {
         Ok(sum)
     }
 
-    /// What was used between `earlier` and `self`.
+    /// The use between `earlier` and `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -218,7 +218,8 @@ pub fn pss_bytes(pid: u32) -> Result<u64> {
     pss.ok_or_else(|| BenchError::Server("smaps_rollup has no Pss".into()))
 }
 
-/// Bytes that the process caused to be written to storage; `None` if the kernel does not say.
+/// Bytes that the process caused to be written to storage; `None` if the kernel does not report the
+/// number.
 pub fn written_bytes(pid: u32) -> Option<u64> {
     Some(process(pid).ok()?.io().ok()?.write_bytes)
 }
@@ -277,7 +278,7 @@ mod tests {
         shell.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
         let use_so_far = || ThreadsUse::of_process(shell.id()).unwrap().since(before);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // A switch comes soon, because the shell waits for the next order.
+        // A context switch comes soon, because the shell waits for its next line of input.
         while use_so_far().switches == 0 && Instant::now() < deadline {
             std::thread::yield_now();
         }

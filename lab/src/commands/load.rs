@@ -71,12 +71,12 @@ enum ArrivalName {
     Fixed,
 }
 
-/// Runs the load; the result is the text to print.
+/// Runs the load. Returns the text to print.
 pub fn run(args: &Load) -> Result<String> {
     let &Load { value_size, compressible, seed, server_pid: server, .. } = args;
     let key_count = args.keys.max(1);
     if !(0.0..=1.0).contains(&compressible) {
-        return Err(BenchError::Usage("--compressible is between 0 and 1".into()));
+        return Err(BenchError::Usage("--compressible must be between 0 and 1".into()));
     }
     let mix = Mix::named(&args.mix, key_count, args.distribution)?;
     let config = LoadConfig {
@@ -106,8 +106,8 @@ pub fn run(args: &Load) -> Result<String> {
     Ok(describe(&report, used))
 }
 
-/// CPU time that this process and the server have used up to some moment, and the server's context
-/// switches.
+/// CPU time of this process, and CPU time and context switches of the server. Counted up to one
+/// moment, or between two moments.
 #[derive(Clone, Copy)]
 struct Use {
     own: Duration,
@@ -180,5 +180,5 @@ fn arrival(args: &Load) -> Result<Arrival> {
 
 fn seconds(value: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(value)
-        .map_err(|_| BenchError::Usage(format!("{value} is not a length of time")))
+        .map_err(|_| BenchError::Usage(format!("{value} is not a valid number of seconds")))
 }

@@ -1,4 +1,4 @@
-//! `slimio-lab map`: draws which lifetime lives in which reclaim unit of an emulated SSD.
+//! `slimio-lab map`: draws which lifetimes have data in which reclaim units of an emulated SSD.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use slimio_volume::{OWNERS, Unit, open_watched, summary, units};
 
 use crate::error::{BenchError, Doing, Result};
 
-/// The colours of a block's possible owners.
+/// A colour for each possible owner of a block, in the order of [`OWNERS`].
 const INKS: [Ink; OWNERS.len()] = [Ink::Violet, Ink::Blue, Ink::Green, Ink::Orange, Ink::Red];
 
 const COLUMNS: usize = 24;
@@ -26,10 +26,10 @@ pub const HELP: &str = include_str!("../../help/map.txt");
 /// The arguments.
 #[derive(Debug, Args)]
 pub struct Map {
-    /// The picture
+    /// File for the picture
     #[arg(long, value_name = "SVG")]
     out: PathBuf,
-    /// The emulated SSD, which no server may be using: emulated:FILE
+    /// The emulated SSD, as emulated:FILE; no server may be using the SSD
     #[arg(long)]
     volume: String,
 }
@@ -42,7 +42,9 @@ impl Map {
             BenchError::Usage(format!("cannot open the volume {volume}: {why}"))
         };
         let options = volume.strip_prefix(PREFIX).ok_or_else(|| {
-            refused(&format!("only an emulated SSD ({PREFIX}FILE) shows its inside"))
+            refused(&format!(
+                "only an emulated SSD ({PREFIX}FILE) shows what its reclaim units hold"
+            ))
         })?;
         let options =
             DriveOptions::parse(options, Clock::Virtual).map_err(|error| refused(&error))?;
@@ -78,8 +80,8 @@ fn draw(volume: &str, summary: &str, units: &[Unit]) -> String {
     })
 }
 
-/// Draws a unit as a bar. From the left, it shows valid pages by lifetime, then written pages that
-/// are no longer valid, then pages that are not yet written.
+/// Draws a unit as a bar. From left to right, the bar shows valid pages by owner, written pages
+/// that are no longer valid, and pages that are not yet written.
 fn draw_unit(canvas: &Canvas<'_, '_>, (x, y): (i32, i32), unit: &Unit) {
     let (width, height) = CELL;
     canvas.bar((x, y), CELL, Ink::Pale);

@@ -1,4 +1,4 @@
-//! Where an experiment leaves its table and its pictures.
+//! The folder for the tables and pictures of an experiment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use slimio_plot::Chart;
 
 use crate::error::{Doing, Result};
 
-/// The folder.
+/// The flag that names the folder.
 #[derive(Debug, Args)]
 pub(super) struct OutArg {
-    /// Folder for the tables and pictures; made if it is not there
+    /// Folder for the tables and pictures; created if it is missing
     #[arg(long, default_value = "./waf/")]
     out: PathBuf,
 }

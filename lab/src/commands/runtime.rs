@@ -29,9 +29,9 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// `paper` is the paper's drive. `full` has less spare NAND. It holds as much data as SlimIO can
-/// store on it; a file system could not store that much. `lazy` is like `full`, but its collector
-/// begins later.
+/// `paper` is the SlimIO paper's drive. `full` has less spare NAND, and SlimIO fills this drive as
+/// far as it can. A file system could not store that much. `lazy` is like `full`, but its collector
+/// begins when fewer units are free.
 const CASES: &[Case] = &[
     Case {
         name: "paper",
@@ -98,10 +98,11 @@ pub struct Runtime {
     quick: bool,
 }
 
-/// Runs the experiment; the result is the text to print.
+/// Runs the experiment. Returns the text to print.
 pub fn run(args: &Runtime) -> Result<String> {
     let is_quick = args.quick;
-    let missing = || BenchError::Usage("slimio is not installed; give its path".into());
+    let missing =
+        || BenchError::Usage("slimio is not installed; give its path with --slimio".into());
     let slimio = args.slimio.clone().or_else(|| find_program("slimio"));
     let redis = args.redis.clone().or_else(|| find_program("redis-server"));
     let folder = args.folder.clone().unwrap_or_else(folder_in_memory);
@@ -156,7 +157,8 @@ pub fn run(args: &Runtime) -> Result<String> {
     Ok(table(&experiment.outcomes) + &experiment.machine + &skipped.unwrap_or_default())
 }
 
-/// What the numbers depend on besides the drive, as a line below the table.
+/// The line below the table: facts about the machine and the programs, because the numbers depend
+/// on them, too.
 fn machine(experiment: &Experiment, is_quick: bool) -> Result<String> {
     let mut environment = Environment::of(&experiment.out)?;
     if let Some(redis) = &experiment.redis {
@@ -182,7 +184,7 @@ struct Experiment {
     /// The line about the machine that the experiment runs on.
     machine: String,
     outcomes: Vec<Outcome>,
-    /// Why stock Redis was left out.
+    /// If stock Redis was left out, the reason.
     skipped: Option<String>,
 }
 
@@ -196,17 +198,17 @@ impl Experiment {
                 return Ok(());
             }
             (true, _, Err(why)) => {
-                self.skipped = Some(format!("no device can be made here: {why}"));
+                self.skipped = Some(format!("no block device can be made on this machine: {why}"));
                 return Ok(());
             }
         };
-        eprintln!("{host}, the {} drive, appendfsync {policy}", drive.name);
+        eprintln!("running {host} on the {} drive with appendfsync {policy}", drive.name);
         let (repetitions, snapshot_rate) = (self.repetitions, self.snapshot_rate.clone());
         let setup = Setup { host, policy, drive, repetitions, snapshot_rate };
         let outcome = setup.run(&program, &self.folder);
         remove(&self.folder)?;
         self.outcomes.push(outcome?);
-        // Finished runs are written out now, because the next run may fail.
+        // The results so far are written to files now, because the next run may fail.
         self.write(drive, policy)
     }
 

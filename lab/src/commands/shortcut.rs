@@ -1,4 +1,5 @@
-//! `slimio-lab shortcut`: stock programs with and without the short path for their logs.
+//! `slimio-lab shortcut`: measures stock programs with and without the short path for their logs,
+//! which `slimio shortcut run` makes.
 
 mod child;
 mod mariadb;
@@ -27,7 +28,7 @@ pub const HELP: &str = include_str!("../../help/shortcut.txt");
 
 /// Size in bytes of the file system that is made if `--dir` names no folder.
 const FILE_SYSTEM_SIZE: u64 = 4 << 30;
-/// The place for folders in memory.
+/// The file system in memory (tmpfs) for [`Site::memory`].
 const MEMORY: &str = "/dev/shm";
 
 /// The flags.
@@ -51,33 +52,35 @@ pub struct Shortcut {
 
 /// A program that is measured.
 trait Subject {
-    /// The program's profile, for `slimio shortcut run`.
+    /// Name of the program's profile, for `slimio shortcut run --profile`.
     fn profile(&self) -> &'static str;
     fn plan(&self) -> Plan;
-    /// Measures the rows of a group with one setting. The folder is empty at the start. Returns the
-    /// operations per second of each row.
+    /// Measures the rows of a group with one setting. The folder of `site` is empty at the start.
+    /// Returns the operations per second of each row.
     fn measure(&self, group: usize, setting: usize, site: &Site) -> Result<Vec<f64>>;
 }
 
 /// Where and how a program is measured.
 #[derive(Debug)]
 struct Site {
-    /// An empty folder on the file system that is measured.
+    /// A folder for the program's data, on the file system given by `--dir`. Empty at the start.
     folder: PathBuf,
-    /// A folder in memory, whose path is short enough for sockets.
+    /// A folder in memory (tmpfs). Its path is short enough for the address of a Unix socket.
     memory: PathBuf,
-    /// The command line in front of the program: empty, or `slimio shortcut run` with its flags.
+    /// The words in front of the program's command line: none, or `slimio shortcut run` with its
+    /// flags.
     under: Vec<String>,
     time: Duration,
 }
 
 impl Site {
-    /// Prints a warning if `slimio shortcut run` has not reported that a log goes the short way.
+    /// Prints a warning if `slimio shortcut run` was used but did not report that a log takes the
+    /// short path. `said` is the output of both programs.
     fn check(&self, said: &str) {
         if !self.under.is_empty() && !said.contains(": written the short way") {
             let lines = said.lines().filter(|line| line.starts_with("slimio: "));
             let why: Vec<&str> = lines.collect();
-            eprintln!("no log went the short way: {} {}", self.under.join(" "), why.join("; "));
+            eprintln!("no log took the short path: {} {}", self.under.join(" "), why.join("; "));
         }
     }
 
@@ -88,11 +91,13 @@ impl Site {
 }
 
 impl Shortcut {
-    /// Measures all programs. Returns the text to print.
+    /// Measures all programs that `--program` names. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let subjects = self.subjects()?;
         if !(self.seconds > 0.0 && self.seconds < 86_400.0) || self.rounds == 0 {
-            return Err(BenchError::Usage("give --rounds and --seconds, above 0".into()));
+            return Err(BenchError::Usage(
+                "--rounds must be at least 1, --seconds above 0 and below 86400".into(),
+            ));
         }
         heed_interrupts()?;
         let made;
@@ -107,7 +112,7 @@ impl Shortcut {
         };
         let (mut text, mut has_failed) = (String::new(), false);
         for subject in &subjects {
-            // If one program fails, the tables of the others are printed nevertheless.
+            // If one program fails, the tables of the other programs are printed nevertheless.
             let table = self.measure(&**subject, &dir);
             has_failed |= table.is_err();
             let table = table.unwrap_or_else(|error| format!("{error}\n"));
@@ -133,7 +138,8 @@ impl Shortcut {
                 "postgres" => postgres::Postgres::new().map(|it| Box::new(it) as _),
                 "mariadb" => mariadb::MariaDb::new().map(|it| Box::new(it) as _),
                 _ => {
-                    let text = format!("--program {name}: there are all, {}", all.join(", "));
+                    let text =
+                        format!("unknown program {name}; --program takes all, {}", all.join(", "));
                     return Err(BenchError::Usage(text));
                 }
             };
@@ -149,8 +155,8 @@ impl Shortcut {
         Err(BenchError::Usage(missing.join("\n")))
     }
 
-    /// Measures all rows of a program. Each round measures them with all settings. Returns the
-    /// table.
+    /// Measures all rows of a program. Each round measures the rows with each setting, without and
+    /// with the short path. Returns the table.
     fn measure(&self, subject: &dyn Subject, dir: &Path) -> Result<String> {
         let plan = subject.plan();
         let mut measured = Measured::new(&plan);
@@ -160,8 +166,8 @@ impl Shortcut {
         for round in 0..self.rounds {
             for group in 0..plan.groups.len() {
                 for turn in 0..ways.len() {
-                    // Every second round has the reverse order, so that no way is always last. The
-                    // machine may get slower during a round.
+                    // The machine may get slower during a round. So every second round has the
+                    // reverse order, and no way is always the last of its round.
                     let last = ways.len() - 1;
                     let (setting, is_short) = ways[if round % 2 == 0 { turn } else { last - turn }];
                     check_interrupt()?;
@@ -180,7 +186,7 @@ impl Shortcut {
         Ok(measured.table(&plan))
     }
 
-    /// The command line of `slimio shortcut run`, up to the name of the program that it runs.
+    /// The command line of `slimio shortcut run`, without the program that it runs.
     fn under(&self, subject: &dyn Subject, rooms: &Rooms) -> Result<Vec<String>> {
         let given = self.run.clone().unwrap_or_else(|| format!("--profile {}", subject.profile()));
         let text = |path: PathBuf| path.display().to_string();
@@ -194,8 +200,8 @@ impl Shortcut {
     }
 }
 
-/// The folders of one measurement. They are removed when this is dropped. Every user may create
-/// files in them, because some servers run as another user.
+/// The folders of one measurement. They are removed when this value is dropped. Every user may
+/// create files in them, because some servers run as another user.
 #[derive(Debug)]
 struct Rooms {
     folder: PathBuf,
@@ -219,7 +225,7 @@ impl Drop for Rooms {
     fn drop(&mut self) {
         for path in [&self.folder, &self.memory] {
             if let Err(error) = fs::remove_dir_all(path) {
-                eprintln!("{} stays: {error}", path.display());
+                eprintln!("cannot remove {}: {error}", path.display());
             }
         }
     }

@@ -1,5 +1,6 @@
-//! `slimio-lab tenants`: machines that come and go on one drive. Each combination runs twice: once
-//! with machines that trim their blocks at their end, and once with machines that do not.
+//! `slimio-lab tenants`: simulates virtual machines that come and go on one drive. Each combination
+//! of a mix of machines and a collector runs twice. In one run, each machine trims its blocks at
+//! its end. In the other run, no machine does.
 
 use std::fmt::Write as _;
 
@@ -13,9 +14,10 @@ use slimio_ssd::{Config, Ftl, Victims};
 use super::out::OutArg;
 use crate::error::{BenchError, Result};
 
-/// Mixes of machines, by the ratio of YCSB to DLRM: the name, and the share of YCSB.
+/// Mixes of machines that run YCSB or DLRM. A mix's name is the ratio of YCSB to DLRM. The number
+/// is the share of YCSB.
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
-/// Number of equal stretches of time.
+/// Number of equal stretches that a run's time is cut in.
 const STRETCHES: u32 = 100;
 /// Mean lifetimes of machines in the second table, in minutes.
 const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
@@ -31,25 +33,25 @@ pub const HELP: &str = include_str!("../../help/tenants.txt");
 pub struct Tenants {
     #[command(flatten)]
     out: OutArg,
-    /// Machines of the formulas' table
+    /// Number of machines in the table of the formulas
     #[arg(long, default_value_t = 5000)]
     machines: u32,
-    /// How many of them are simulated, from the first on
+    /// Number of machines that are simulated, from the first machine on
     #[arg(long, default_value_t = 500)]
     simulated: u32,
-    /// How long a machine runs on average, in minutes
+    /// Mean lifetime of a machine, in minutes
     #[arg(long, default_value_t = 20.0)]
     run_minutes: f64,
-    /// Part of the drive that machines would hold if none had to wait
+    /// Share of the drive that machines would hold if none had to wait for room
     #[arg(long, default_value_t = 0.7)]
     load: f64,
-    /// Part of the NAND that is not exported
+    /// Share of the NAND that is not exported
     #[arg(long, default_value_t = 0.1)]
     spare: f64,
-    /// Units of the simulated drive, which stand for all of the real one
+    /// Number of reclaim units of the simulated drive, which is a small model of the real drive
     #[arg(long, default_value_t = 1000)]
     units: u32,
-    /// The seed of all that is random
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -68,7 +70,7 @@ struct Pair {
     without: Vec<Moment>,
 }
 
-/// Mean and largest saving by TRIM, as parts of the WAF without TRIM.
+/// Mean and largest saving by TRIM, as shares of the WAF without TRIM.
 #[derive(Clone, Copy)]
 struct Saved {
     mean: f64,
@@ -76,7 +78,7 @@ struct Saved {
 }
 
 impl Tenants {
-    /// Simulates, and writes the tables and pictures. Returns the text to print.
+    /// Simulates all runs, and writes the tables and pictures. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let alpha = self.check()?;
         let folder = self.out.make()?.display();
@@ -117,18 +119,18 @@ impl Tenants {
         Ok(format!("wrote tenants.md and two pictures to {folder}\n"))
     }
 
-    /// Checks the arguments; returns alpha.
+    /// Checks the arguments. Returns alpha: all NAND, divided by the exported part.
     fn check(&self) -> Result<f64> {
         let alpha = alpha_of_spare(self.spare).map_err(|error| refused(&error))?;
         if self.load <= 0.0 || self.load > 1.0 || self.load.is_nan() {
             return Err(refused(&format!(
-                "--load {}: give a part of the drive, above 0 and at most 1",
+                "--load {}: the share of the drive must be above 0 and at most 1",
                 self.load
             )));
         }
         if !(self.run_minutes.is_finite() && self.run_minutes > 0.0) {
             return Err(refused(&format!(
-                "--run-minutes {}: give a time above 0",
+                "--run-minutes {}: the time must be above 0",
                 self.run_minutes
             )));
         }
@@ -231,7 +233,7 @@ fn refused(why: &dyn std::fmt::Display) -> BenchError {
     BenchError::Usage(why.to_string())
 }
 
-/// A line of the first table.
+/// A row of the first table.
 fn row(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair, greedy: &Pair) -> String {
     let first = by_age.first_full();
     let (stretches, with) = (&stretches[first..], &by_age.with[first..]);

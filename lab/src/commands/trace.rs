@@ -11,8 +11,8 @@ use crate::server::{Policy, find_program};
 /// The help text of `slimio-lab trace`.
 pub const HELP: &str = include_str!("../../help/trace.txt");
 
-/// Name of the folder that is made in `--folder`. The name is fixed, so that the next run finds
-/// what a killed run has left.
+/// Name of the folder that is made in `--folder`. The name is fixed, so that the next run finds the
+/// mounts and devices that a killed run has left.
 const OWN_FOLDER: &str = "slimio-trace";
 
 /// The flags.
@@ -51,7 +51,9 @@ pub fn run(args: &Trace) -> Result<String> {
         (Some(slimio), _) => (slimio, Place::Device),
         (None, Some(redis)) => (redis, Place::FileSystem { kind, discard }),
         (None, None) => {
-            return Err(BenchError::Usage("redis-server is not installed; give its path".into()));
+            return Err(BenchError::Usage(
+                "redis-server is not installed; give its path with --redis".into(),
+            ));
         }
     };
     let mut workload = place.workload(device_bytes);
@@ -60,7 +62,7 @@ pub fn run(args: &Trace) -> Result<String> {
     workload.key_count = (workload.key_count as f64 * args.keys) as u64;
     let folder = args.folder.clone().unwrap_or_else(std::env::temp_dir);
 
-    // A server works in its own folder, so paths must be absolute.
+    // A server's current directory is its own folder, so paths must be absolute.
     let whole = |path: &Path| absolute(path).doing(format!("finding {}", path.display()));
     let (folder, trace) = (whole(&folder)?.join(OWN_FOLDER), whole(&args.out)?);
     let recording = Recording { program, place, policy, device_bytes, workload, folder, trace };

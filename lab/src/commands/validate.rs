@@ -20,8 +20,8 @@ const RATIOS: [(f64, Ink); 5] = [
     (0.2, Ink::Green),
     (0.3, Ink::Orange),
 ];
-/// Policies of the collector, each with a meaning of the trim ratio: trims of any page, or only of
-/// live pages. The order is that of the tables and panels.
+/// Policies of the collector, each combined with the pages that trims are drawn from: any page, or
+/// only live pages. The tables and panels have the same order.
 const KINDS: [(Victims, Trims); 4] = [
     (Victims::Fifo, Trims::AnyPage),
     (Victims::Fifo, Trims::LivePage),
@@ -39,25 +39,25 @@ pub const HELP: &str = include_str!("../../help/validate.txt");
 pub struct Validate {
     #[command(flatten)]
     out: OutArg,
-    /// Units of each simulated drive that data may lie in
+    /// Number of units of each simulated drive that may hold data
     #[arg(long, default_value_t = Size::DEFAULT.unit_count)]
     units: u32,
-    /// Pages of each unit
+    /// Number of pages of each unit
     #[arg(long, default_value_t = Size::DEFAULT.unit_pages)]
     unit_pages: u32,
-    /// The seed of all that is random: the same one gives the same numbers
+    /// Seed of all random choices; the same seed gives the same numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// One cell of a table.
+/// A simulated drive: one line of a table, and one dot of the picture.
 struct Cell {
     case: Case,
     compared: Compared,
 }
 
 impl Validate {
-    /// Simulates, and writes the table and the picture. Returns the text to print.
+    /// Simulates all drives, and writes the table and the picture. Returns the text to print.
     pub fn run(&self) -> Result<String> {
         let folder = self.out.make()?.display();
         let cases: Vec<Case> = KINDS
@@ -79,7 +79,7 @@ impl Validate {
         self.out.draw("validation.svg", &chart(&cells, self.unit_pages))?;
         self.out.write("validation.md", &self.table(&cells))?;
         Ok(format!(
-            "{} drives: formula and simulation differ by {:.2} % at most; wrote validation.md and \
+            "{} drives: formula and simulation differ by at most {:.2} %; wrote validation.md and \
              validation.svg to {folder}\n",
             cells.len(),
             worst(&cells) * 100.0

@@ -1,5 +1,5 @@
-//! `slimio-lab waf`: the write amplification of stock Redis and SlimIO on one drive, as a table and
-//! a picture.
+//! `slimio-lab waf`: measures the write amplification of stock Redis and SlimIO on one drive, as a
+//! table and a picture.
 
 mod table;
 
@@ -18,18 +18,18 @@ use crate::server::{Policy, find_program};
 /// The help text of `slimio-lab waf`.
 pub const HELP: &str = include_str!("../../help/waf.txt");
 
-/// Factors by which the paper's number of keys is multiplied. The drive limits the largest factor;
-/// the limit depends on how fast the log grows.
+/// Factors for the number of keys: 1 stands for the SlimIO paper's number. The largest factor is
+/// limited by the drive's size, and depends on how fast the log grows.
 const KEYS: &[(Policy, &[&str])] = &[
     (Policy::EverySec, &["1", "1.2", "1.3", "1.4", "1.5"]),
     (Policy::Always, &["1", "1.4", "1.5", "1.6"]),
 ];
-/// Number of repetitions, as in the paper.
+/// Number of repetitions of the workload, as in the paper.
 const REPETITIONS: u32 = 5;
 /// The highest WAF that SlimIO with data placement may have.
 const WAF_MAX: f64 = 1.005;
-/// SlimIO is replayed on drives with these numbers of handles. The drive with one handle has no
-/// data placement.
+/// Traces of SlimIO are replayed on drives with these numbers of handles. The drive with one handle
+/// has no data placement.
 const HANDLES: &[u16] = &[1, 2, 4, 8];
 const ISOLATIONS: &[&str] = &["persistent", "initial"];
 /// The WAF that the paper reports for the whole run, by `appendfsync`: first the WAF of the paper's
@@ -45,8 +45,8 @@ const DRIVES: &[Drive] = &[
     Drive { spare: "0.1", background: "0.05" },
     Drive { spare: "0.1", background: "0" },
 ];
-/// Numbers of handles of the drives in [`DRIVES`]. No number is above 4, because the drive that has
-/// a tenth of spare NAND has too few units for five handles.
+/// Numbers of handles of the drives in [`DRIVES`]. No number is above 4, because the drives with a
+/// tenth of spare NAND have too few units for five handles.
 const DRIVES_HANDLES: &[u16] = &[1, 4];
 
 /// A drive, as values for the flags of `slimio waf`.
@@ -55,7 +55,7 @@ struct Drive {
     background: &'static str,
 }
 
-/// A trace, and what it was recorded from.
+/// A trace, and facts about its origin.
 #[derive(Clone)]
 struct Subject {
     name: String,
@@ -64,7 +64,7 @@ struct Subject {
     /// Whether the paper reports a WAF for this subject.
     is_in_paper: bool,
     trace: PathBuf,
-    /// Every address and length of the trace is multiplied by this.
+    /// Every address and length of the trace is multiplied by this factor.
     stretch: u64,
 }
 
@@ -80,7 +80,8 @@ impl Subject {
         if self.is_slimio { of_slimio } else { &of_slimio[..1] }
     }
 
-    /// The name of the trace when it is replayed on a drive with these handles and this isolation.
+    /// The name of the trace when it is replayed on a drive with this number of handles and this
+    /// isolation.
     fn on(&self, handles: u16, isolation: Option<&str>) -> String {
         let name = &self.name;
         match (self.is_slimio, handles, isolation) {
@@ -113,25 +114,25 @@ pub struct Waf {
     quick: bool,
 }
 
-/// Runs the experiment; the result is the text to print.
+/// Runs the experiment. Returns the text to print.
 pub fn run(args: &Waf) -> Result<String> {
     let program = |given: &Option<PathBuf>, name: &str| {
         let missing = || BenchError::Usage(format!("{name} is not installed; give its path"));
         given.clone().or_else(|| find_program(name)).ok_or_else(missing)
     };
     let slimio = program(&args.slimio, "slimio")?;
-    // A server works in its own folder, so paths must be absolute.
+    // A server's current directory is its own folder, so paths must be absolute.
     let out = absolute(&args.out).doing(format!("finding {}", args.out.display()))?;
     let &Waf { size, policy: only, full: is_full, reuse, quick: is_quick, .. } = args;
     let device_bytes = drive_bytes(if is_quick { size / 2 } else { size })?;
     if is_full && !PaperRun::DRIVE_BYTES.is_multiple_of(device_bytes) {
         let text = format!(
-            "--full needs a size that divides the paper's 180 GiB evenly; {size} MiB does not"
+            "--full needs a --size that divides the paper's 180 GiB evenly; {size} MiB does not"
         );
         return Err(BenchError::Usage(text));
     }
     if let Err(why) = can_record() {
-        return Ok(format!("SKIPPED: no device can be recorded here: {why}\n"));
+        return Ok(format!("SKIPPED: no device can be recorded on this machine: {why}\n"));
     }
     fs::create_dir_all(&out).doing(format!("making {}", out.display()))?;
     let repetitions = if is_quick { 2 } else { REPETITIONS };
@@ -231,7 +232,7 @@ impl Experiment {
         Ok(Subject::new("SlimIO", policy, trace))
     }
 
-    /// Generates the trace of what SlimIO's storage writes to a drive of `bytes` bytes, with `keys`
+    /// Generates a trace: the writes of SlimIO's storage to a drive of `bytes` bytes, with `keys`
     /// times the paper's number of keys.
     fn generate(&self, policy: Policy, bytes: u64, keys: &str) -> Result<Subject> {
         let mib = bytes >> 20;
@@ -266,7 +267,7 @@ impl Experiment {
         if self.reuse {
             match recording.is_there() {
                 Ok(()) => return Ok(trace),
-                Err(why) => eprintln!("{} is recorded anew: {why}", trace.display()),
+                Err(why) => eprintln!("{} can't be reused: {why}", trace.display()),
             }
         }
         eprintln!("recording {}", trace.display());
@@ -290,7 +291,8 @@ impl Experiment {
         self.write(file, table(&rows))
     }
 
-    /// Replays each trace on each of [`DRIVES`], which differ in spare NAND and in their collector.
+    /// Replays each trace on each of [`DRIVES`], which differ in spare NAND and in the moment at
+    /// which the collector begins.
     fn drives(&self, subjects: &[Subject]) -> Result<String> {
         let mut rows = Vec::new();
         for subject in subjects {

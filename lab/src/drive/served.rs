@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{BenchError, Doing as _, Result};
 
-/// A drive that is served by a process of its own. The process is killed when this is dropped.
+/// A drive that is served by a process of its own. The process is killed when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct Served {
     process: Child,
@@ -29,15 +30,15 @@ impl Served {
     /// Starts a drive, and waits until hosts can connect to it.
     ///
     /// # Errors
-    /// When the program does not start, or its first line does not say where it listens.
+    /// When the program does not start, or ends without a line that names its address.
     pub fn start(program: &Path, spec: &str) -> Result<Self> {
         Self::start_with(program, &[], spec)
     }
 
-    /// Like [`start`](Self::start), with more flags of `slimio drive serve`.
+    /// Like [`start`](Self::start), with more flags for `slimio drive serve`.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// When the program does not start, or ends without a line that names its address.
     pub fn start_with(program: &Path, flags: &[&str], spec: &str) -> Result<Self> {
         let mut command = Command::new(program);
         Self::spawn(command.args(["drive", "serve"]).args(flags).arg(spec))
@@ -46,7 +47,7 @@ impl Served {
     /// Like [`start`](Self::start), with a command that lacks only the flag for the address.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// When the program does not start, or ends without a line that names its address.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let mut process = command
             .args(["--listen", "127.0.0.1:0"])
@@ -58,7 +59,9 @@ impl Served {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut served = Self { process, out, address, nqn: String::new(), line: String::new() };
         let mut line = String::new();
-        while served.out.read_line(&mut line).doing("reading what the drive says")? > 0 {
+        while served.out.read_line(&mut line).doing("reading the output of the drive's program")?
+            > 0
+        {
             if let Some((nqn, address)) = told(line.trim_end()) {
                 (served.nqn, served.address) = (nqn, address);
                 served.line = line;
@@ -67,18 +70,21 @@ impl Served {
             line.clear();
         }
         let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-        Err(BenchError::Server(format!("it did not serve: {}", args.join(" "))))
+        Err(BenchError::Server(format!(
+            "the program ended before it served a drive: {}",
+            args.join(" ")
+        )))
     }
 
-    /// The number of the process.
+    /// The ID of the drive's process.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
 
-    /// Waits until the process has ended. Somebody else must have told it to end.
+    /// Waits until the process has ended. The caller must already have told the process to end.
     ///
     /// # Errors
-    /// When this process has no such child.
+    /// When the system can't wait for the process.
     pub fn wait(mut self) -> Result<ExitStatus> {
         self.process.wait().doing("waiting for the drive's end")
     }
@@ -86,7 +92,7 @@ impl Served {
     /// Ends the process by SIGTERM, as a person would, and waits until it has ended.
     ///
     /// # Errors
-    /// When the process does not exit with success.
+    /// When the process can't be signalled, or does not exit with success.
     pub fn stop(self) -> Result<()> {
         kill_process(self.pid(), Signal::TERM)
             .map_err(io::Error::from)
@@ -101,7 +107,7 @@ impl Served {
     /// Kills the process by SIGKILL, and waits until it has ended.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// When the process can't be killed.
     pub fn kill(mut self) -> Result<()> {
         self.process.kill().doing("killing the drive")?;
         self.process.wait().doing("waiting for the drive's end")?;

@@ -9,10 +9,10 @@ use slimio_ssd::{Clock, DriveOptions, DriveQueue, EmulatedDrive};
 use super::{DEPTH, LBA_SIZE, Served};
 use crate::error::{BenchError, Result};
 
-/// A way to a drive, with room for [`DEPTH`] operations. The names of the operations are 0 to
-/// `DEPTH - 1`.
+/// A way to a drive, with room for [`DEPTH`] operations in flight. The names of the operations are
+/// 0 to `DEPTH - 1`.
 pub trait Way {
-    /// Count of the drive's blocks.
+    /// Number of the drive's blocks.
     fn lba_count(&self) -> u64;
     /// Begins to read or write a block.
     ///
@@ -60,7 +60,8 @@ impl Way for InProcess {
     }
 
     fn begin(&mut self, name: usize, is_write: bool, lba: u64, placement: u16) -> Result<()> {
-        let buffer = self.buffers[name].take().expect("a name is used once at a time");
+        let buffer =
+            self.buffers[name].take().expect("two operations in flight have different names");
         let (lba, placement) = (Lba(lba), PlacementId(placement));
         let op = if is_write {
             Op::Write { lba, buffer, placement, durable: false }
@@ -71,7 +72,8 @@ impl Way for InProcess {
         Ok(())
     }
 
-    /// Spins. If the thread slept instead, the time that it takes to wake would be measured, too.
+    /// Spins. If the thread slept instead, the latency would include the time that the thread takes
+    /// to wake.
     fn wait(&mut self, ended: &mut Vec<usize>) -> Result<()> {
         while self.completions.is_empty() && self.queue.in_flight() > 0 {
             self.queue.poll(&mut self.completions);
@@ -103,7 +105,7 @@ pub struct OverTcp {
 
 fn failed(error: Error) -> BenchError {
     match error {
-        Error::Io(source) => BenchError::Io { what: "the drive's connection".into(), source },
+        Error::Io(source) => BenchError::Io { what: "talking to the drive".into(), source },
         error => BenchError::Broken(error.to_string()),
     }
 }
@@ -112,10 +114,10 @@ impl OverTcp {
     /// Connects a host that polls for `spin` before it sleeps.
     ///
     /// # Errors
-    /// When the drive refuses.
+    /// When the drive can't be reached, or refuses the host.
     pub fn connect(served: &Served, spin: Duration) -> Result<Self> {
         let options = Options::new(served.address, &served.nqn);
-        // A fast host works without flow control. Successful reads then need no response.
+        // The host turns flow control off to be faster: successful reads then need no response.
         let options = Options { has_flow_control: false, ..options };
         let mut host = Host::connect(&options).map_err(failed)?;
         let lba_count = host.namespace(1).map_err(failed)?.nsze;

@@ -32,7 +32,9 @@ pub(super) fn read_keys(client: &mut Client, owner: usize) -> Result<BTreeMap<Ve
             (Reply::Nil, Reply::Integer(-2)) => continue,
             other => {
                 let name = String::from_utf8_lossy(&key);
-                return Err(BenchError::Broken(format!("{name} reads as {other:?}")));
+                return Err(BenchError::Broken(format!(
+                    "{name} was read with wrong replies: {other:?}"
+                )));
             }
         };
         if let (Reply::Bulk(value), _) = replies {
@@ -48,12 +50,12 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     if size == Reply::Integer(key_count as i64) {
         return Ok(());
     }
-    Err(BenchError::Broken(format!("{size:?} keys are there, the clients know of {key_count}")))
+    Err(BenchError::Broken(format!("the server has {size:?} keys, but the clients {key_count}")))
 }
 
-/// Finds how many of the first units of `in_flight` must be applied to `model` so that it equals
-/// `found`, and applies these units. The model already contains all units up to `acknowledged`. The
-/// resulting state must not be older than unit `observed`.
+/// Finds how many of the first units of `in_flight` must be applied to `model` so that `model`
+/// equals `found`, and applies these units. The model already contains all units up to
+/// `acknowledged`. The resulting state must not be older than unit `observed`.
 pub(super) fn settle(
     model: &mut Model,
     in_flight: &VecDeque<(Unit, Moment)>,
@@ -66,7 +68,7 @@ pub(super) fn settle(
     let mut differences = Vec::new();
     for kept in 0..=in_flight.len() {
         let difference = if reached < observed {
-            Some(format!("a client was shown unit {observed} already"))
+            Some(format!("a client has already seen unit {observed}"))
         } else {
             state.difference(found)
         };
@@ -82,7 +84,7 @@ pub(super) fn settle(
         }
     }
     Err(BenchError::Broken(format!(
-        "no permitted state was found; {acknowledged} units were acknowledged, {} in flight:\n  {}",
+        "the data is in no permitted state; {acknowledged} units were acknowledged, {} in flight:\n  {}",
         in_flight.len(),
         differences.join("\n  ")
     )))
@@ -136,13 +138,13 @@ mod tests {
     fn loss_gaps_halves_and_inventions_are_noticed() {
         let in_flight = || vec![single(2, set("b", "2")), single(3, set("a", "3"))];
         for (what, found) in [
-            ("an acknowledged write lost", there(&[])),
-            ("an acknowledged write lost, a later one there", there(&[("b", "2")])),
-            ("a gap", there(&[("a", "3")])),
+            ("the loss of an acknowledged write", there(&[])),
+            ("the loss of an acknowledged write before a later write", there(&[("b", "2")])),
+            ("a gap between two writes", there(&[("a", "3")])),
             ("an invented key", there(&[("a", "1"), ("c", "9")])),
             ("an invented value", there(&[("a", "9")])),
         ] {
-            assert!(broken(&audit(in_flight(), &found, 0)), "{what}");
+            assert!(broken(&audit(in_flight(), &found, 0)), "{what} is noticed");
         }
         let actions = vec![set("b", "2"), set("c", "3")];
         let half = vec![(Unit { sequence: 2, actions, transaction: true }, MOMENT)];

@@ -1,4 +1,4 @@
-//! What a client's keys must hold: the meaning of the commands, in as little code as possible.
+//! A model of a client's keys. It applies the commands, in as little code as possible.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Expiry {
     latest_ms: u64,
 }
 
-/// A key as a server shows it.
+/// The value and the expiry time of a key, as a server returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) value: Vec<u8>,
@@ -96,7 +96,7 @@ impl Model {
             Action::IncrBy { key, by } => {
                 let held = self.held.entry(key.clone()).or_insert_with(Held::zero);
                 let text = std::str::from_utf8(&held.value).unwrap_or_default();
-                let sum = text.parse::<i64>().expect("number keys hold numbers") + by;
+                let sum = text.parse::<i64>().expect("each number key holds a number") + by;
                 held.value = sum.to_string().into_bytes();
                 Reply::Integer(sum)
             }
@@ -167,11 +167,11 @@ impl Model {
             }
         }
         let extra = found.keys().find(|&key| !self.held.contains_key(key))?;
-        Some(format!("{} is there and should not be", name(extra)))
+        Some(format!("{} exists, but should not", name(extra)))
     }
 
-    /// Replaces the known bounds of each expiry by the exact time that the server shows. If this
-    /// time is different after a later restart, the ledger notices.
+    /// Replaces the known bounds of each expiry by the exact time that the server shows. If the
+    /// server shows another time after a later restart, the ledger notices.
     pub(super) fn learn_expiries(&mut self, found: &BTreeMap<Vec<u8>, Found>) {
         for (key, held) in &mut self.held {
             let shown = found.get(key).and_then(|found| found.expires_at_ms);

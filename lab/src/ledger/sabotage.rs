@@ -11,7 +11,7 @@ use crate::tree::tree_files;
 /// Damage that is done to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Nothing.
+    /// No damage.
     None,
     /// The stock server's log loses its last bytes.
     TruncateLog {
@@ -31,13 +31,13 @@ impl Sabotage {
             ("stale", _) => Ok(Self::StaleData),
             (_, Some(Ok(bytes))) => Ok(Self::TruncateLog { bytes }),
             _ => Err(BenchError::Usage(format!(
-                "unknown sabotage {name}; there are none, truncate:BYTES, stale"
+                "unknown sabotage {name}; use none, truncate:BYTES or stale"
             ))),
         }
     }
 }
 
-/// Keeps a copy of the data if the sabotage needs one. The server must not be running.
+/// If the sabotage needs a copy of the data, makes this copy. The server must not be running.
 pub(super) fn before_life(sabotage: Sabotage, server: &ServerConfig) -> Result<Option<PathBuf>> {
     if sabotage != Sabotage::StaleData {
         return Ok(None);

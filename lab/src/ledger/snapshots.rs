@@ -1,4 +1,5 @@
-//! Asks for snapshots and rewrites of the log all the time, so that servers also die during them.
+//! Asks for snapshots and rewrites of the log all the time, so that some servers die during a
+//! snapshot or a rewrite.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -14,14 +15,14 @@ use crate::error::Result;
 const PAUSE_US_MAX: u64 = 2000;
 
 /// Asks for snapshots and rewrites, one after the other, until the server is dead. `begun` counts
-/// the ones that the server began.
+/// the snapshots and rewrites that the server began.
 pub(super) fn ask_until_death(
     address: &Address,
     mut rng: Rng,
     dying: &AtomicBool,
     begun: &AtomicU64,
 ) {
-    // If something goes wrong here, the writing clients notice and report it.
+    // An error is ignored here, because the writing clients notice and report the same failure.
     let _ = ask(address, &mut rng, dying, begun);
 }
 

@@ -1,4 +1,5 @@
-//! One client of the ledger: sends, compares replies, and keeps its account.
+//! One client of the ledger: it sends commands, compares replies, and keeps an account of its
+//! writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +25,7 @@ const CLOCK_SLACK_MS: u64 = 2;
 pub(super) struct Account {
     index: usize,
     seed: u64,
-    /// The state after every acknowledged unit.
+    /// The state of the client's keys after all acknowledged units.
     model: Model,
     acknowledged: u64,
     in_flight: VecDeque<(Unit, Moment)>,
@@ -33,21 +34,21 @@ pub(super) struct Account {
     peek_count: u64,
 }
 
-/// What the clients of one life share.
+/// The data that the clients of one life share.
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
-    /// Number of units acknowledged in this life. The life ends when `units` are acknowledged.
+    /// Number of units acknowledged in this life, to all clients. The life ends at `units`.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
     /// For each client, the number of its newest unit whose value any client has read.
     pub(super) observed: &'a [AtomicU64],
-    /// Set before the server is killed. From then on a closed connection is expected.
+    /// Set before the server is killed. From then on, a closed connection is expected.
     pub(super) dying: &'a AtomicBool,
     pub(super) stop: mpsc::Sender<Stop>,
 }
 
-/// Why a life shall end.
+/// Why a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The wanted number of units was acknowledged.
@@ -98,8 +99,8 @@ impl Account {
             self.observed,
         )
         .map_err(|error| BenchError::Broken(format!("client {}: {error}", self.index)))?;
-        // The next life goes on counting from here, so the number of a lost unit is never used
-        // again.
+        // In the next life, the numbers of units go on after `sent`, so the number of a lost unit
+        // is never used again.
         self.in_flight.clear();
         self.acknowledged = self.sent;
         self.observed = 0;
@@ -115,7 +116,7 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // If another client has sent its reason first, nobody listens any more.
+    // Sending fails if the thread that receives already got a reason from another client.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {
@@ -139,8 +140,8 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
             let clients = life.observed.len();
             let unit = choose(&mut rng, account.index, clients, account.sent, sent_ms);
             unit.write(&mut requests);
-            // Until the reply arrives, only one bound is known: the unit is not executed before
-            // now.
+            // Until the reply arrives, only the lower bound is known: the server executes the unit
+            // no earlier than now.
             let moment = Moment { sent_ms: sent_ms - CLOCK_SLACK_MS, replied_ms: u64::MAX / 2 };
             account.in_flight.push_back((unit, moment));
         }
@@ -179,7 +180,9 @@ fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
     for word in words {
         let reply = client.receive()?;
         if reply != Reply::Status(word.into()) {
-            return Err(BenchError::Broken(format!("{reply:?} in a transaction, not {word}")));
+            return Err(BenchError::Broken(format!(
+                "a transaction was answered with {reply:?} instead of {word}"
+            )));
         }
     }
     Ok(client.receive()?)
@@ -205,7 +208,7 @@ fn now_ms() -> u64 {
     now.as_millis() as u64
 }
 
-/// Values can be long; an error message must not be.
+/// The start of a text that may contain long values, for an error message.
 fn shortened(text: &str) -> String {
     const LENGTH_MAX: usize = 600;
     match text.char_indices().nth(LENGTH_MAX) {

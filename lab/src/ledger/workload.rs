@@ -1,4 +1,5 @@
-//! What the ledger's clients do: commands over a few keys each, chosen by the seed alone.
+//! The commands of the ledger's clients. Each client uses a few keys. The seed alone chooses
+//! everything but the expiry times.
 
 use fastrand::Rng;
 
@@ -10,7 +11,7 @@ pub(super) const STRING_KEY_COUNT: u64 = 24;
 pub(super) const COUNTER_KEY_COUNT: u64 = 6;
 /// The largest number of commands of a transaction, and of pairs of an MSET.
 const GROUP_LEN_MAX: u64 = 5;
-/// How far ahead expiries lie, in milliseconds: too far for any key to expire.
+/// How far in the future expiries lie, in milliseconds: so far that no key expires.
 const TTL_MS: std::ops::Range<u64> = 86_400_000..864_000_000;
 
 /// One command on the client's own keys, or a read of another client's key.
@@ -199,8 +200,8 @@ fn stamp(owner: usize, sequence: u64) -> Vec<u8> {
 }
 
 /// The client and the unit that wrote a value. If a later unit appended to the value, the value
-/// still has the stamp of its first write. The unit in the stamp is then only a lower bound, which
-/// suffices.
+/// still has the stamp of its first write. The unit in the stamp is then only a lower bound. With a
+/// lower bound, the audit demands less, but nothing wrong.
 pub(super) fn read_stamp(value: &[u8]) -> Option<(usize, u64)> {
     let mut parts = value.splitn(3, |&byte| byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();

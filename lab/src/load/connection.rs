@@ -46,8 +46,8 @@ impl Connection {
         self.reader.error_text()
     }
 
-    /// Sends the bytes that earlier calls have left, and then `bytes`. What the socket does not
-    /// take is kept, and `epoll` reports when the socket takes more.
+    /// Sends the bytes that earlier calls have left, and then `bytes`. Bytes that the socket does
+    /// not take are kept, and `epoll` reports when the socket takes more.
     pub(super) fn send(&mut self, epoll: &OwnedFd, name: u64, bytes: &[u8]) -> Result<()> {
         if self.unsent.is_empty() {
             let taken = self.write(bytes)?;
@@ -109,7 +109,7 @@ impl Connection {
             rest = &rest[taken..];
             if let Some(seen) = seen {
                 let request = self.in_flight.pop_front().ok_or_else(|| {
-                    BenchError::Reply(format!("a reply that nobody asked for: {seen:?}"))
+                    BenchError::Reply(format!("a reply without a request: {seen:?}"))
                 })?;
                 completed.push((request, seen));
             }

@@ -1,4 +1,4 @@
-//! What a phase of load measured.
+//! The results of a phase of load.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use hdrhistogram::Histogram;
 
 use crate::mix::Op;
 
-/// The largest latency that is recorded, in nanoseconds. A longer latency is recorded as this one.
+/// The largest latency that is recorded, in nanoseconds. A longer latency is recorded as this
+/// number.
 pub const LATENCY_NS_MAX: u64 = 600_000_000_000;
 /// Interval between the points of a timeline.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// What one phase measured.
+/// The results of one phase.
 #[derive(Clone, Debug)]
 pub struct PhaseReport {
     /// The number of requests that were answered, including those with error replies. A
@@ -28,9 +29,9 @@ pub struct PhaseReport {
     /// Text of the first error reply.
     pub first_error: Option<String>,
     /// Open loop: arrivals that were never sent because the server was too far behind. The time
-    /// that they had waited is in the histogram.
+    /// that these arrivals had waited is in the histograms.
     pub never_sent: u64,
-    /// From the phase's start to its last reply.
+    /// Time from the phase's start to its last reply.
     pub elapsed: Duration,
     /// Latencies in nanoseconds: from sending (closed loop) or from being due (open loop).
     pub latency: Histogram<u64>,
@@ -47,8 +48,8 @@ pub struct PhaseReport {
 
 impl PhaseReport {
     pub(super) fn new() -> Self {
-        let histogram =
-            Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits up to ten minutes");
+        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3)
+            .expect("a histogram may have three digits and ten minutes");
         Self {
             requests: 0,
             payload_bytes: 0,
@@ -91,7 +92,7 @@ impl PhaseReport {
     pub(super) fn finish(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
         for part in [&self.read_latency, &self.write_latency] {
-            self.latency.add(part).expect("all have the same bounds");
+            self.latency.add(part).expect("all histograms have the same bounds");
         }
     }
 

@@ -1,4 +1,4 @@
-//! When requests are due in the open loop.
+//! The moments at which requests are due in the open loop.
 
 use fastrand::Rng;
 
@@ -70,10 +70,13 @@ mod tests {
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance =
                 gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-            assert!((mean / 1e6 - 1.0).abs() < 0.02, "{arrival:?}: mean {mean}");
+            assert!((mean / 1e6 - 1.0).abs() < 0.02, "{arrival:?}: the mean gap is {mean} ns");
             let spread = variance.sqrt() / mean;
             let expected = if matches!(arrival, Arrival::Fixed { .. }) { 0.0 } else { 1.0 };
-            assert!((spread - expected).abs() < 0.02, "{arrival:?}: spread {spread}");
+            assert!(
+                (spread - expected).abs() < 0.02,
+                "{arrival:?}: the gaps have the relative deviation {spread}"
+            );
         }
         assert!(Schedule::new(Arrival::Closed).is_none());
     }

@@ -1,4 +1,4 @@
-//! The table of the rows on elements: what a request costs each server.
+//! The table of the rows on elements: the CPU time of a request on each server.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,8 @@ use crate::scenario::Work;
 
 const CPU: &str = "server_cpu_us_per_request";
 
-/// One line per row that was run, with the server CPU time of a request. Writes nothing if no such
-/// row was run.
+/// Writes one line per row that was run, with the server CPU time of a request. If no such row was
+/// run, writes nothing.
 pub(super) fn table(comparison: &Comparison, text: &mut String) {
     let rows = comparison.config.scenarios.iter().enumerate();
     let mut rows =

@@ -65,7 +65,7 @@ const SLOWEST: &[Column] = &[
     ("seconds", "seconds"),
 ];
 
-/// Every table that the comparison has rows for.
+/// Writes every table for which the comparison has rows.
 pub(super) fn tables(comparison: &Comparison, text: &mut String) {
     let is_snapshot = |row: &Scenario| matches!(row.work, Work::Snapshot(_));
     let is_recovery = |row: &Scenario| matches!(row.work, Work::Recovery { .. });

@@ -1,4 +1,4 @@
-//! Programs that are started for a measurement, and end with it.
+//! Starts programs for a measurement, and makes sure that they end with the measurement.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -18,11 +18,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of lines of a program's output that an error quotes.
 const TAIL_LEN: usize = 12;
 
-/// As which user a program runs, and by which signal it is asked to end.
+/// The user that a program runs as, and the signal that asks the program to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// The user to run as, if not our own. Set only if this process may change its user. Some
-    /// servers refuse to run as root.
+    /// The user that the program runs as. `None` stands for the user of this process. Another user
+    /// is possible only if this process is root, and is for servers that refuse to run as root.
     pub(super) user: Option<&'static str>,
     pub(super) end: Signal,
 }
@@ -30,19 +30,19 @@ pub(super) struct Life {
 impl Life {
     pub(super) const OURS: Self = Self { user: None, end: Signal::TERM };
 
-    /// A command that runs `program`. If `under` is not empty, it is another program with its
-    /// arguments, and that program runs `program`.
+    /// A command that runs `program`. If `under` is not empty, it is the command line of another
+    /// program, and that program runs `program`.
     ///
     /// If our own process dies in any way, the kernel sends the signal `end` to the command. The
-    /// signal is not SIGKILL, because if `slimio shortcut run` were killed, its program would go on
-    /// by itself.
+    /// signal is not SIGKILL, because if `slimio shortcut run` were killed, the program that it
+    /// runs would go on alone.
     pub(super) fn command(self, under: &[String], program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         let signal = if self.end == Signal::INT { "INT" } else { "TERM" };
         command.args(["--pdeathsig", signal]);
         if let Some(user) = self.user {
             command.args(["--reuid", user, "--regid", user, "--init-groups"]);
-            // These variables name folders that belong to our own user.
+            // These variables name folders of our own user, which `user` may be unable to use.
             command.env_remove("HOME").env_remove("XDG_STATE_HOME");
         }
         command.arg("--").args(under).arg(program).stdin(Stdio::null());
@@ -50,14 +50,15 @@ impl Life {
     }
 }
 
-/// The path of a program that a Debian package contains.
+/// The path of an installed program. If the program is missing, the error names the Debian package
+/// that contains it.
 pub(super) fn installed(program: &str, package: &str) -> Result<PathBuf> {
     find_program(program)
         .or_else(|| Some(Path::new("/usr/sbin").join(program)).filter(|path| path.is_file()))
         .ok_or_else(|| missing(program, package))
 }
 
-/// The error that says how to get a program.
+/// The error that a program is missing. It names the Debian packages to install.
 pub(super) fn missing(program: &str, packages: &str) -> BenchError {
     let text = format!(
         "{program} is not installed (Debian: apt-get install --no-install-recommends {packages})"
@@ -79,7 +80,7 @@ pub(super) fn text_of(command: &mut Command) -> Result<String> {
 
 fn words_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    // An argument that is a whole script is left out of the message.
+    // Arguments of several lines are left out, because such an argument is a whole script.
     let words = words.map(|word| word.to_string_lossy()).filter(|word| !word.contains('\n'));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -96,11 +97,12 @@ pub(super) fn rate(text: &str, line: &str, unit: &str) -> Result<f64> {
         let (before, _) = line.split_once(unit)?;
         before.trim_end().rsplit([' ', '(']).next()?.parse().ok()
     };
-    found().ok_or_else(|| BenchError::Reply(format!("no rate is in:\n{}", tail(text))))
+    found()
+        .ok_or_else(|| BenchError::Reply(format!("the output contains no rate:\n{}", tail(text))))
 }
 
-/// A server that is a child of this process. When this is dropped, the server and its process group
-/// are killed.
+/// A server that is a child of this process. When this value is dropped, the server and its process
+/// group are killed.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -109,7 +111,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts a server, and waits until it answers. The server's output goes to a file.
+    /// Starts a server, and waits until `answers` returns true. The server's output goes to the
+    /// file `log`.
     pub(super) fn start(
         mut command: Command,
         end: Signal,
@@ -124,7 +127,8 @@ impl Running {
         let mut running = Self { child, end, log };
         let begun = Instant::now();
         while !answers() {
-            let is_over = running.child.try_wait().doing("looking after the server")?.is_some();
+            let is_over =
+                running.child.try_wait().doing("checking whether the server still runs")?.is_some();
             if is_over || begun.elapsed() > PATIENCE {
                 return Err(running.complaint(&format!("{name} does not answer")));
             }
@@ -146,7 +150,7 @@ impl Running {
         Ok(())
     }
 
-    /// The output of the server and its keeper.
+    /// The output of the server. If `slimio shortcut run` runs the server, its output is included.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

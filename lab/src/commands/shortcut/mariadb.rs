@@ -48,7 +48,7 @@ impl MariaDb {
         command
     }
 
-    /// Transactions per second.
+    /// Runs a load. Returns its transactions per second.
     fn load(&self, load: &str, threads: u32, seconds: u64, site: &Site) -> Result<f64> {
         let mut command = self.sysbench(load, threads, site);
         command.arg(format!("--time={seconds}")).arg("run");
@@ -76,10 +76,10 @@ impl Subject for MariaDb {
 
     fn measure(&self, group: usize, setting: usize, site: &Site) -> Result<Vec<f64>> {
         let data = format!("--datadir={}", site.folder.join("data").display());
-        // MariaDB refuses to run as root unless it is asked to.
+        // MariaDB runs as root only if this flag is given.
         let user = "--user=root";
-        // A server that starts removes all tables in its folder for temporary tables. So servers
-        // must not share that folder.
+        // When a server starts, it removes all tables in its folder for temporary tables. So two
+        // servers must not share that folder.
         let temporary = format!("--tmpdir={}", site.memory.display());
         let mut make = Life::OURS.command(&[], &self.install);
         make.args([
@@ -119,8 +119,8 @@ impl Subject for MariaDb {
 }
 
 /// Writes a new log once from end to end, as a minute of load would. The blocks of a new log are
-/// allocated, but not yet written: the file system changes its metadata at the first write to each
-/// block.
+/// allocated, but not yet written. At the first write to each block, the file system also changes
+/// its metadata. The measurement should not include that work.
 fn write_again(log: &Path) -> Result<()> {
     let file = File::options().read(true).write(true).open(log);
     let written = file.and_then(|mut file| {

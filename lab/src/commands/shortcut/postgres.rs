@@ -16,9 +16,10 @@ const VERSIONS: &str = "/usr/lib/postgresql";
 /// The user that PostgreSQL's package makes. PostgreSQL does not run as root.
 const USER: &str = "postgres";
 const CLIENTS: [u32; 3] = [1, 16, 32];
-/// Accounts, in units of 100,000.
+/// Number of accounts in the data of `pgbench`, in units of 100,000.
 const SCALE: &str = "4";
-/// Settings of the server. `wal_level=minimal` is possible only if nothing is replicated.
+/// Settings of the server. `wal_level=minimal` excludes replication, so it also needs
+/// `max_wal_senders=0`.
 const SETTINGS: [(&str, &[&str]); 3] = [
     ("default", &[]),
     ("`open_datasync`, `minimal`", &["wal_sync_method=open_datasync", MINIMAL, NO_SENDERS]),
@@ -30,7 +31,8 @@ const NO_SENDERS: &str = "max_wal_senders=0";
 #[derive(Debug)]
 pub(super) struct Postgres {
     programs: PathBuf,
-    /// How the server runs and ends. At SIGINT, it ends without waiting for its clients.
+    /// The server's user, and the signal that ends the server. At SIGINT, PostgreSQL ends without
+    /// waiting for its clients.
     life: Life,
 }
 
@@ -54,7 +56,7 @@ impl Postgres {
         command
     }
 
-    /// Transactions per second.
+    /// Runs `pgbench`. Returns its transactions per second.
     fn load(&self, site: &Site, clients: u32, seconds: u64) -> Result<f64> {
         let mut command = self.command(&[], "pgbench", site);
         command.args(["-N", "-n", "-c", &clients.to_string(), "-j", &clients.min(2).to_string()]);
@@ -63,7 +65,8 @@ impl Postgres {
     }
 }
 
-/// The folder with PostgreSQL's programs, of the newest version.
+/// The folder with the programs of the newest PostgreSQL of Debian, or else the folder of `initdb`
+/// in `PATH`.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
     let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();

@@ -1,4 +1,4 @@
-//! Redis and Valkey: SETs of our own load generator.
+//! Redis and Valkey: SETs sent by our own load generator.
 
 use std::fs;
 
@@ -70,8 +70,8 @@ impl Subject for Redis {
         };
         let writer = RequestWriter::new(ValuePool::new(VALUE_SIZE, 0.5, 1));
         let mut generator = Generator::connect(config, mix, writer)?;
-        // The first third of the time is not counted, because files are made and memory is touched
-        // for the first time.
+        // A warm-up that takes a third of the time is not counted, because files are made and
+        // memory is touched for the first time.
         generator.run(Until::Elapsed(site.time / 3))?;
         let report = without_errors(generator.run(Until::Elapsed(site.time))?)?;
         drop(generator);

@@ -1,4 +1,4 @@
-//! RocksDB: its own `db_bench`.
+//! RocksDB: random writes by RocksDB's own benchmark, `db_bench`.
 
 use std::path::PathBuf;
 

@@ -7,12 +7,12 @@ use super::child::{Life, missing, rate, text_of};
 use super::{Plan, Site, Subject};
 use crate::error::Result;
 
-/// Values of `synchronous`. With `NORMAL`, a power cut may lose transactions.
+/// Values of `PRAGMA synchronous`. With `NORMAL`, a power cut may lose transactions.
 const ROWS: [&str; 2] = ["FULL", "NORMAL"];
 
-/// The script in Python. Python's module calls the library once for each row, which takes a few
-/// microseconds. The first third of the time is not counted. Rows are inserted in bundles, so that
-/// the clock is read seldom.
+/// The load, as a Python script. Python's module calls the library once for each row; a call takes
+/// a few microseconds. A warm-up of a third of the time is not counted. The script reads the clock
+/// only after every 16 rows.
 const SCRIPT: &str = "\
 import sqlite3, sys, time
 path, synchronous, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])

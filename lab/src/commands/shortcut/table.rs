@@ -1,22 +1,23 @@
-//! The table of a program: medians with the short path, and their ratios to the medians without it.
+//! The table of a program: median rates without and with the short path, and their ratios.
 
 use std::fmt::Write as _;
 
-/// What is measured of a program. Each row is measured with each of the program's settings, with
-/// the short path and without.
+/// The measurements of a program. Each row is measured with each setting, with the short path and
+/// without.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// Heads of the columns that name a row.
     pub(super) heads: Vec<&'static str>,
-    /// What is counted per second.
+    /// Name of the operations that are counted per second.
     pub(super) unit: &'static str,
     /// Names of the settings. The first setting is the program's default.
     pub(super) settings: Vec<&'static str>,
-    /// Names of the rows, a word for each head. The rows of one group are measured together.
+    /// The rows, in groups. The rows of one group are measured together. A row's name has a word
+    /// for each head.
     pub(super) groups: Vec<Vec<Vec<String>>>,
 }
 
-/// The rates of all rounds: first those without the short path, then those with it.
+/// The rates of a row in all rounds: first those without the short path, then those with it.
 type Rates = [Vec<f64>; 2];
 
 /// The rates of each row, with each setting.
@@ -39,7 +40,11 @@ impl Measured {
         rates: &[f64],
     ) {
         let first: usize = plan.groups[..group].iter().map(Vec::len).sum();
-        assert_eq!(rates.len(), plan.groups[group].len(), "each row of the group is measured");
+        assert_eq!(
+            rates.len(),
+            plan.groups[group].len(),
+            "there must be one rate for each row of the group"
+        );
         for (row, rate) in self.0[first..].iter_mut().zip(rates) {
             row[setting][usize::from(is_short)].push(*rate);
         }
@@ -50,7 +55,8 @@ impl Measured {
     /// path.
     pub(super) fn table(self, plan: &Plan) -> String {
         let has_settings = plan.settings.len() > 1;
-        let (first, rest) = plan.settings.split_first().expect("there is a default setting");
+        let (first, rest) =
+            plan.settings.split_first().expect("a plan has at least the default setting");
         let mut heads: Vec<String> = plan.heads.iter().map(|head| (*head).to_owned()).collect();
         let counted = format!("{}/s", plan.unit);
         if has_settings {

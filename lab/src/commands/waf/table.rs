@@ -15,8 +15,8 @@ of several lifetimes | in the paper |
 ";
 
 const DRIVES_HEAD: &str = "\
-WAF, and of the second half, by spare NAND and the share of free units at which the collector begins in the
-background:
+WAF of the whole run, and WAF of its second half. The columns are drives: by spare NAND, and by the share of
+free units at which the collector begins in the background.
 
 | on the drive | `appendfsync` |";
 
@@ -34,18 +34,18 @@ pub(super) struct Row {
 pub(super) struct DriveRow {
     pub(super) name: String,
     pub(super) policy: Policy,
-    /// One for each of [`DRIVES`].
+    /// One row for each of [`DRIVES`].
     pub(super) drives: Vec<Row>,
 }
 
-/// The drive at one moment.
+/// Counters of the drive at one moment of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     host_bytes: f64,
     media_bytes: f64,
     /// Share of the exported blocks that hold data.
     utilization: f64,
-    /// Reclaim units that hold blocks of several lifetimes.
+    /// Number of reclaim units that hold blocks of several lifetimes.
     mixed_units: f64,
 }
 
@@ -93,9 +93,12 @@ const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,m
 pub(super) fn points(text: &str) -> Result<Vec<Point>> {
     let mut lines = text.lines();
     if lines.next() != Some(POINT_FIELDS) {
-        return Err(BenchError::Server(format!("slimio waf does not print {POINT_FIELDS}")));
+        return Err(BenchError::Server(format!(
+            "the output of slimio waf does not begin with {POINT_FIELDS}"
+        )));
     }
-    let unreadable = |line| BenchError::Server(format!("slimio waf prints no point: {line}"));
+    let unreadable =
+        |line| BenchError::Server(format!("slimio waf printed a line that is not a point: {line}"));
     lines.map(|line| point(line).ok_or_else(|| unreadable(line))).collect()
 }
 
@@ -151,7 +154,8 @@ pub(super) fn drives_table(rows: &[DriveRow]) -> String {
 pub(super) fn chart(rows: &[Row]) -> Chart {
     const INKS: [Ink; 6] = [Ink::Grey, Ink::Orange, Ink::Red, Ink::Violet, Ink::Green, Ink::Blue];
     let panel = |policy: Policy| {
-        // SlimIO gets only two curves: without data placement, and with the most handles.
+        // SlimIO gets only two curves: one without data placement, and one with the largest number
+        // of handles.
         let most = HANDLES.iter().max();
         let is_shown = |row: &&Row| {
             let is_once = row.handles == 1 || row.is_persistent && Some(&row.handles) == most;
@@ -188,7 +192,8 @@ mod tests {
     #[test]
     fn a_point_that_can_not_be_read_is_an_error() {
         let line = "8,1.5,4096,8192,0.25,3";
-        let read = points(&format!("{POINT_FIELDS}\n{line}\n")).expect("the line is as printed");
+        let read = points(&format!("{POINT_FIELDS}\n{line}\n"))
+            .expect("the line looks as `slimio waf` prints it");
         assert_eq!(
             read,
             [Point {
@@ -200,9 +205,12 @@ mod tests {
         );
         for bad in ["8,1.5,4096,8192", "8,1.5,4096,much,0.25,3", "", "error"] {
             let refused = points(&format!("{POINT_FIELDS}\n{line}\n{bad}\n")).unwrap_err();
-            assert_eq!(refused.to_string(), format!("slimio waf prints no point: {bad}"));
+            assert_eq!(
+                refused.to_string(),
+                format!("slimio waf printed a line that is not a point: {bad}")
+            );
         }
-        points(line).expect_err("the fields have no names");
-        points("").expect_err("there is nothing");
+        points(line).expect_err("an output without the names of the fields is refused");
+        points("").expect_err("an empty output is refused");
     }
 }
