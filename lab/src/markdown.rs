@@ -52,54 +52,64 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
 }
 
 const NOTES: &str = "## What the numbers are\n\n\
-- `server_cpu`: user and system time of all threads of the server (its io_uring workers too) and \
-of children it has waited for, in steps of 10 ms. Not in it: what the kernel does in threads of \
-its own and in interrupts (writeback, completions). `machine_cpu` has everything that ran on the \
-machine, the clients and other programs included.\n\
-- `other_cores_busy`: the machine's CPU time that neither server nor client used: the kernel's own \
-threads and other programs.\n\
-- `client_cpu`: the load generator's own, or that of `redis-benchmark`.\n\
-- Open loop: arrivals are random (Poisson) at half of what stock does in the closed loop of the \
-same run; latency counts from the moment a request was due. `client_lag`: how late the generator \
-itself was. `machine_stall`: how late a thread that only slept woke up, in the same stretch and \
-counted in the same way: no server can be better than that.\n\
-- `device_*`: the whole device below the directory, after everything dirty was written out; other \
-programs' writes count too. `process_write_bytes`: what the kernel accounts to the server.\n\
-- `log_bytes_per_payload_byte`: growth of the append-only files (stock), `log_area_bytes` of INFO \
-(SlimIO), over keys and values sent. `..._per_record_byte`: over the bytes of the records; the \
-stock log is nothing but its records, so it is 1 there.\n\
-- `pss`: memory of the server, shared pages by their share.\n\
-- Rows on elements: all requests at one set, hash or list (`SINTER`: two sets), values of 64 B. `SADD` and \
-`SPOP` change how large the data set is, so each server gets the same count of them; the other rows run \
-by the clock.\n\
-- System calls are counted in a separate stretch after the measured one.\n\
-- `replay`: payload over the time from start to the first PONG, after SIGKILL (SlimIO) or SHUTDOWN \
-(stock), with the files dropped from this machine's page cache (a virtual machine's host may still \
-hold them); `file_read`: the same files read afterwards by one thread, buffered.\n\
-- `recovery`: as `replay`, with everything in the snapshot that the log goes on from. \
-`device_read`: the same files read afterwards with direct I/O, several reads in flight, by the \
-device's counters.\n\
-- Snapshots: the data set is filled and the log rewritten. Then clients write at full rate: \
-without a snapshot, during `BGSAVE`, and without one again. Then the log is rewritten again, and \
-requests arrive at random (Poisson), at half of stock's full rate without a snapshot: first \
-without a snapshot, then during one. The average (`requests_per_s`) is over all of the full rate. \
-`snapshot_s`: from the command until INFO says that it is complete. `closed_latency_…`: at full \
-rate. `pss`: the server and its children, sampled; for that the kernel walks through all their \
-memory, which takes a core for milliseconds, so it is done at full rate only, with a snapshot and \
-without. `write_rate_per_snapshot_rate`: bytes written while the snapshot ran, over the data set. \
-`command_thread_away_ms_max`: `latest_fork_usec` (stock), the longest step (SlimIO), by the clock; \
-`..._cpu_ms_max`: in CPU time, but for stock, which does not report it, by the clock too.\n\
-- Slowest command: the longest time without a break; a command that yields to others counts anew \
-after that. In CPU time by `command-cpu-tracking` (SlimIO only), by the clock from `SLOWLOG`, \
-which begins at 0.5 ms. A hash is filled twice, and a snapshot begun, single fields written, and \
-the hash expires or is deleted; `was_during_snapshot`: the snapshots were still running then.\n\
-- `wait_ms_…`: while one client runs this command on two sets that share half of their members, \
-another sends `PING` every 0.2 ms; the longest time until a reply, by the clock. The commands of \
-both clients need cores, too, so differences of a millisecond say little.\n\
-- `saver_*`: what the child that saves (stock) or the snapshot thread (SlimIO) did, as far as it \
-was seen alive. User mode is work in memory. Work that the kernel does for it in its own threads \
-is not included. `saver_waits`: it neither ran nor waited for a core, so it waited for the device \
-or for data.\n";
+- `server_cpu`: user and system time of the server, in steps of 10 ms. It includes all threads \
+of the server, io_uring workers too, and the children that the server has waited for. It does \
+not include work that the kernel does in its own threads and in interrupts (writeback, \
+completions). `machine_cpu`: CPU time of everything on the machine, clients and other programs \
+included.\n\
+- `other_cores_busy`: how many cores were busy with other work than the server and the client. \
+This is work of the kernel's own threads and of other programs.\n\
+- `client_cpu`: CPU time of the load generator, or of `redis-benchmark`.\n\
+- Open loop: requests arrive at random (Poisson), at half the rate that stock reaches in the \
+closed loop of the same run. Latency counts from the moment at which a request was due. \
+`client_lag`: how late the load generator itself sent requests. `machine_stall`: how late a \
+thread woke that only slept. Stalls are counted like latencies, in the same stretch, so no \
+server can have lower latencies.\n\
+- `device_*`: counters of the whole device below the directory, after all dirty data was written \
+out. Writes of other programs count, too. `process_write_bytes`: written bytes that the kernel \
+attributes to the server.\n\
+- `log_bytes_per_payload_byte`: growth of the log, divided by the bytes of keys and values that \
+were sent. The size of the log is that of the append-only files (stock), or `log_area_bytes` of \
+INFO (SlimIO). `log_bytes_per_record_byte`: growth of the log, divided by the bytes of its \
+records. For stock, this is 1, because its log has nothing but records.\n\
+- `pss`: memory of the server. A page that several processes share is divided by their number.\n\
+- Rows on elements: all requests are on one set, hash or list (`SINTER`: two sets), with values \
+of 64 B. `SADD` and `SPOP` change the size of the data set, so each server gets the same number \
+of these requests. The other rows run for the same time on each server.\n\
+- System calls are counted in a separate stretch after the measured stretch.\n\
+- `replay`: payload, divided by the time from start to the first PONG. The start follows a \
+SIGKILL (SlimIO) or SHUTDOWN (stock), and the files were dropped from this machine's page cache. \
+(The host of a virtual machine may still hold the files in its memory.) `file_read`: one thread \
+reads the same files afterwards, with buffered reads.\n\
+- `recovery`: like `replay`, but all data is in the snapshot that the log goes on from. \
+`device_read`: the same files are read afterwards by direct I/O, with several reads in flight. \
+The bytes are those of the device's counters.\n\
+- Snapshots: the data set is filled, and the log is rewritten. Then clients write at full rate: \
+without a snapshot, during `BGSAVE`, and without a snapshot again. Then the log is rewritten \
+again, and requests arrive at random (Poisson), at half of stock's full rate without a snapshot: \
+first without a snapshot, then during a snapshot. `requests_per_s`: the average over the whole \
+time at full rate. `snapshot_s`: time from the command until INFO says that the snapshot is \
+complete. `closed_latency_…`: latency at full rate. `pss`: memory of the server and its \
+children, sampled. For a sample, the kernel walks through all their memory, which takes a core \
+for milliseconds. So samples are taken only at full rate, both with a snapshot and without. \
+`write_rate_per_snapshot_rate`: bytes that clients wrote during the snapshot, divided by the \
+size of the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock) or the longest \
+step of a snapshot (SlimIO), by the clock. `command_thread_away_cpu_ms_max`: the same in CPU \
+time. Stock does not report CPU time, so its number is by the clock, too.\n\
+- Slowest command: the longest time that a command ran without a break. If a command yields to \
+other commands, its time begins anew after that. The CPU time is from `command-cpu-tracking` \
+(SlimIO only). The time by the clock is from `SLOWLOG`, which begins at 0.5 ms. For the row \
+about a hash, these steps run twice: the hash is filled, a snapshot begins, single fields are \
+written, and the hash expires or is deleted. `was_during_snapshot`: whether both snapshots were \
+still running after the last step.\n\
+- `wait_ms_…`: one client runs the named command on two sets that share half of their members. \
+Meanwhile, another client sends `PING` every 0.2 ms. The number is the longest time until its \
+reply, by the clock. The commands of both clients need cores, too, so differences of a \
+millisecond say little.\n\
+- `saver_*`: times of the child that saves (stock) or of the snapshot thread (SlimIO), as they \
+were when it was last seen alive. User mode is work in memory. Work that the kernel does for the \
+saver in its own threads is not included. `saver_waits`: time in which the saver neither ran nor \
+waited for a core. So it waited for the device or for data.\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");

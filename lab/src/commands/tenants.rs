@@ -1,6 +1,6 @@
-//! `slimio-lab tenants`: simulates virtual machines that come and go on one drive. Each combination
-//! of a mix of machines and a collector runs twice. In one run, each machine trims its blocks at
-//! its end. In the other run, no machine does.
+//! `slimio-lab tenants`: simulates virtual machines that come and go on one drive, as in the paper
+//! of Lee et al. (`HotStorage` 2025). Each combination of a mix of machines and a collector runs
+//! twice. In one run, each machine trims its blocks at its end. In the other run, no machine does.
 
 use std::fmt::Write as _;
 
@@ -268,7 +268,7 @@ fn ratio(stretches: &[Stretch]) -> f64 {
     stretches.iter().map(|stretch| stretch.given_back).sum::<f64>() / written
 }
 
-/// What TRIM saves in a stretch, by the paper's formula.
+/// The saving by TRIM in a stretch, by the formula of Lee et al.
 fn by_ratio(alpha: f64, stretch: &Stretch) -> Option<f64> {
     by_live_share(alpha, Trims::AnyPage.live_share(stretch.trim_ratio()).ok()?)
 }

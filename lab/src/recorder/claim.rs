@@ -1,6 +1,6 @@
-//! The folder of a recording, which only one recording at a time may use. A killed recording may
-//! have left something mounted or attached in the folder. The next recording takes that down before
-//! it begins.
+//! The claim of a recording on its folder: only one recording at a time may use a folder. A killed
+//! recording may have left mounts and attached loop devices in its folder. Before the next
+//! recording begins, it takes them down.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,11 +22,12 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims the folder, which need not exist. When this returns, nothing below the folder is
-    /// mounted or attached.
+    /// Claims the folder, which need not exist. When this function returns, nothing below the
+    /// folder is mounted or attached.
     ///
     /// # Errors
-    /// When another recording has claimed the folder, or something can't be taken down.
+    /// When another recording has claimed the folder, or a mount or loop device can't be taken
+    /// down.
     pub(super) fn new(folder: &Path) -> Result<Self> {
         let mut lock = folder.as_os_str().to_owned();
         lock.push(".lock");
@@ -132,10 +133,12 @@ mod tests {
     #[test]
     fn a_folder_is_for_one_recording_at_a_time() {
         let folder = std::env::temp_dir().join(format!("slimio-claim-{}", std::process::id()));
-        let claim = Claim::new(&folder).expect("the folder is free");
-        let second = Claim::new(&folder).expect_err("the folder is claimed").to_string();
+        let claim = Claim::new(&folder).expect("a free folder can be claimed");
+        let second = Claim::new(&folder).expect_err("a claimed folder is refused").to_string();
         assert!(second.starts_with("another recording runs in "), "{second}");
         drop(claim);
-        drop(Claim::new(&folder).expect("the folder is free again"));
+        drop(
+            Claim::new(&folder).expect("a folder can be claimed again after the claim was dropped"),
+        );
     }
 }

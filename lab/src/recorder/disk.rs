@@ -15,8 +15,8 @@ use slimio_ssd::trace::{ByteRange, Tape, TraceEvent};
 use super::fuse::{self, OneFile};
 use crate::error::{BenchError, Doing, Result};
 
-/// Name of the file that the served file is mounted over, and name of the file with the device's
-/// data.
+/// Name of the file that the served file is mounted over. `DATA` is the name of the file with the
+/// device's data.
 pub(super) const MOUNT_POINT: &str = "disk";
 const DATA: &str = "disk.data";
 /// Size of the device's logical and physical blocks, in bytes, as on the drives that the device
@@ -45,8 +45,8 @@ pub(super) struct LoopDisk {
 
 impl LoopDisk {
     /// Makes a device of `size` bytes, all zeros. Its data is in `folder`, in a sparse file that is
-    /// removed at the end. `over` turns the sparse file into the file that this process serves.
-    /// Needs root, FUSE and loop devices.
+    /// removed when the device is dropped. `over` turns the sparse file into the file that this
+    /// process serves. Needs root, FUSE and loop devices.
     pub(super) fn new<F: OneFile + Send + 'static>(
         folder: &Path,
         size: u64,
@@ -77,13 +77,13 @@ impl LoopDisk {
         &self.device
     }
 
-    /// Detaches the device. Nothing may use the device any more.
+    /// Detaches the device, and ends the thread. Nothing may use the device any more.
     pub(super) fn finish(mut self) -> Result<()> {
         self.detach()?;
         // The unmount is lazy, because a program that looks at all loop devices may hold this one
         // for a moment. The file is served until the last such program has closed the device.
         unmount(&self.mount_point, UnmountFlags::DETACH).doing("unmounting the device's file")?;
-        let thread = self.thread.take().expect("nobody has joined the thread");
+        let thread = self.thread.take().expect("the thread is joined only once");
         thread.join().expect("the thread does not panic").doing("serving the device's file")
     }
 
@@ -100,7 +100,7 @@ impl Drop for LoopDisk {
         if self.thread.is_some()
             && let Err(error) = self.detach()
         {
-            eprintln!("{} stays: {error}", self.device.display());
+            eprintln!("cannot detach {}: {error}", self.device.display());
         }
         if let Some(thread) = self.thread.take() {
             // The unmount is lazy, so a process that still has the device open keeps the device,
@@ -140,15 +140,15 @@ impl RecordedDisk {
         &self.tape
     }
 
-    /// Detaches the device, which nothing may use any more, and ends the trace. Returns how many
-    /// events the trace has.
+    /// Detaches the device, and ends the trace. Nothing may use the device any more. Returns how
+    /// many events the trace has.
     pub fn finish(self) -> Result<u64> {
         self.disk.finish()?;
         self.tape.finish().doing("ending the trace")
     }
 }
 
-/// Runs a program of the system to its end; returns what it printed.
+/// Runs a program of the system to its end. Returns the program's standard output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().doing(format!("starting {name}"))?;

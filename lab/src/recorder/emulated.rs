@@ -1,9 +1,9 @@
 //! A loop device whose requests take as long as those of an emulated SSD, for servers that need a
 //! block device.
 //!
-//! The mapping, collector and clocks are those of `crates/ssd/`; the bytes are in a file, each
-//! block at the offset of its LBA. A request is answered when the NAND of a real drive would have
-//! carried it out. A loop device has no data placement, so this is a conventional drive.
+//! The mapping, collector and clocks are those of `crates/ssd/`. The bytes are in a file, in which
+//! each block is at the offset of its LBA. A request is answered when the NAND of a real drive
+//! would have carried it out. A loop device has no data placement, so this is a conventional drive.
 
 use std::fs::File;
 use std::io;
@@ -40,7 +40,8 @@ impl DriveMeter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Clocked> {
-        // If a thread panicked while it held the lock, the panic was reported at that time.
+        // A poisoned lock is no error here: if a thread panicked while it held the lock, the panic
+        // was reported at that time.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,12 +63,12 @@ impl EmulatedDisk {
         self.disk.device()
     }
 
-    /// The counters of its drive.
+    /// The meter of the emulated drive.
     pub fn meter(&self) -> DriveMeter {
         self.drive.clone()
     }
 
-    /// Detaches the device, which nothing uses any more.
+    /// Detaches the device. Nothing may use the device any more.
     pub fn finish(self) -> Result<()> {
         self.disk.finish()
     }
@@ -171,6 +172,9 @@ mod tests {
         assert_eq!(disk.drive.host_and_media_bytes().0, 9 * BLOCK_SIZE);
         disk.read(8 * BLOCK_SIZE, &mut found).unwrap();
         assert_eq!(found, [0; BLOCK_SIZE as usize]);
-        assert!(disk.write(disk.size, &[1; BLOCK_SIZE as usize]).is_err(), "beyond the drive");
+        assert!(
+            disk.write(disk.size, &[1; BLOCK_SIZE as usize]).is_err(),
+            "a write beyond the end of the drive is refused"
+        );
     }
 }

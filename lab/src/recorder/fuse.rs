@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::error::{Doing, Result};
 
-/// What the file does. Errors are returned to the process that uses the file.
+/// The operations of the file. Their errors are returned to the process that uses the file.
 pub(super) trait OneFile {
     /// Size in bytes, which never changes.
     fn size(&self) -> u64;
@@ -26,7 +26,7 @@ pub(super) trait OneFile {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes a range read as zeros. `is_hole` says that the range was deallocated.
     fn zero(&mut self, offset: u64, size: u64, is_hole: bool) -> io::Result<()>;
-    /// Is called when all earlier writes shall become durable.
+    /// Called when the file's user asks that all earlier writes become durable.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -66,13 +66,13 @@ mod opcode {
 
 /// Flags of the reply to INIT: writes may be longer than a page, and `max_pages` is valid.
 const INIT_FLAGS: u32 = 1 << 5 | 1 << 22;
-/// Bypasses the page cache, so requests for the file arrive here at once and unchanged.
+/// Bypasses the page cache, so this process gets requests for the file at once and unchanged.
 const OPEN_DIRECT_IO: u32 = 1;
 const FALLOCATE_KEEP_SIZE: u32 = 1;
 const FALLOCATE_PUNCH_HOLE: u32 = 2;
 const FALLOCATE_ZERO_RANGE: u32 = 16;
 
-/// Mounts over the file at `path`. Requests wait until [`serve`] answers them.
+/// Mounts the file system over the file at `path`. Requests wait until [`serve`] answers them.
 pub(super) fn mount_over(path: &Path) -> Result<File> {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let fuse = fuse.doing("opening /dev/fuse")?;

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end the run of a [`Workload`](super::Workload) in good order, so that what
-//! the run mounted and attached is taken down.
+//! SIGINT and SIGTERM end the run of a [`Workload`](super::Workload) in good order, so that the run
+//! can take down its mounts and loop devices.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,8 +19,8 @@ pub(crate) fn heed() -> Result<()> {
     }
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The shutdown is registered before the flag, so that the shutdown finds the flag unset at
-        // the first signal.
+        // Handlers run in the order of their registration. So at the first signal, the handler that
+        // ends the process still finds the flag unset.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("handling signals")?;

@@ -67,8 +67,8 @@ pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let Joined { named_blocks, other_blocks, .. } = joined;
     if named_blocks < (named_blocks + other_blocks) / NAMED_PART_MIN {
         return Err(BenchError::Broken(format!(
-            "of {} blocks that arrived at the device, the server names only {named_blocks} as \
-             written by it",
+            "of {} blocks that arrived at the device, the server's trace names \
+             only {named_blocks}",
             named_blocks + other_blocks
         )));
     }
@@ -171,13 +171,20 @@ mod tests {
 
         trace(&server, &sent[..1], "a, b");
         let error = join(&device, &server, &out).map(drop);
-        assert!(error.is_ok(), "two of eight: {error:?}");
+        assert!(
+            error.is_ok(),
+            "a server's trace that names two of eight blocks is accepted: {error:?}"
+        );
         trace(&server, &[write(2, 0, 1)], "a, b");
-        let error = join(&device, &server, &out).expect_err("the traces differ").to_string();
+        let error = join(&device, &server, &out)
+            .expect_err("traces of different runs are refused")
+            .to_string();
         assert!(error.contains("of 8 blocks that arrived at the device"), "{error}");
         trace(&server, &[write(1, 100, 3)], "a, b");
-        let error = join(&device, &server, &out).expect_err("the traces differ").to_string();
+        let error = join(&device, &server, &out)
+            .expect_err("traces of different runs are refused")
+            .to_string();
         assert!(error.starts_with("3 blocks that the server says"), "{error}");
-        std::fs::remove_dir_all(&folder).expect("the folder is ours");
+        std::fs::remove_dir_all(&folder).expect("the test can remove its folder");
     }
 }

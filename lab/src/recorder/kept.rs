@@ -1,4 +1,5 @@
-//! A recorded device that keeps what is written to it, for the images that a power cut could leave.
+//! A recorded device that keeps all requests with their data. From them, tests make the images that
+//! a power cut could leave.
 
 use std::fs::File;
 use std::io;
@@ -25,8 +26,8 @@ pub struct KeptDisk {
 struct Entries(Arc<Mutex<Vec<Entry>>>);
 
 impl KeptDisk {
-    /// Makes a device of `size` bytes, all zeros, whose data is in `folder` until the end. Needs
-    /// root, FUSE and loop devices.
+    /// Makes a device of `size` bytes, all zeros, whose data is in `folder` until the device is
+    /// dropped. Needs root, FUSE and loop devices.
     pub fn new(folder: &Path, size: u64) -> Result<Self> {
         let entries = Entries::default();
         let kept = |file| Kept { size, file, entries: entries.clone() };
@@ -43,7 +44,7 @@ impl KeptDisk {
         self.entries.lock().len()
     }
 
-    /// Detaches the device, which nothing may use any more. Returns all requests.
+    /// Detaches the device. Nothing may use the device any more. Returns all requests.
     pub fn finish(self) -> Result<Vec<Entry>> {
         self.disk.finish()?;
         Ok(std::mem::take(&mut self.entries.lock()))
@@ -77,7 +78,8 @@ impl OneFile for Kept {
         self.file.write_all_at(bytes, offset)
     }
 
-    /// The loop driver also sends writes of zeros as holes. Both read as zeros.
+    /// Writes of zeros and holes are kept alike, because the loop driver also sends writes of zeros
+    /// as holes. Both read as zeros.
     fn zero(&mut self, offset: u64, size: u64, _is_hole: bool) -> io::Result<()> {
         self.entries.lock().push(Entry::Deallocate { offset, size });
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

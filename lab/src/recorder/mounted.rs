@@ -1,4 +1,5 @@
-//! A file system on the recorded device. The trace's header states how it was made and mounted.
+//! A file system on the recorded device. The trace's header states how the file system was made and
+//! mounted.
 
 use std::fmt;
 use std::fs;
@@ -18,7 +19,7 @@ pub enum FileSystemKind {
     Ext4,
     /// XFS.
     Xfs,
-    /// F2FS, which the paper compares with.
+    /// F2FS. The baseline of the SlimIO paper is Redis on F2FS.
     F2fs,
 }
 
@@ -35,10 +36,11 @@ impl FileSystemKind {
         }
     }
 
-    /// Checks whether this kind can be made and mounted here; if not, says why.
+    /// Checks whether this kind can be made and mounted on this machine; if not, says why.
     ///
     /// # Errors
-    /// The reason, as a sentence without a full stop.
+    /// When the kernel lacks the kind, or its `mkfs` program is not installed. The error is a
+    /// sentence without a full stop.
     pub fn is_supported(self) -> std::result::Result<(), String> {
         let is_known = || {
             let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
@@ -54,8 +56,8 @@ impl FileSystemKind {
     }
 
     /// The command that makes such a file system on a device of this size. The journal of ext4
-    /// takes the same share as on a drive of 180 GB, but at least 4 MiB, which is the smallest
-    /// possible size. XFS allows no log that small.
+    /// takes the same share of the device as on a drive of 180 GB, but at least 4 MiB, which is the
+    /// smallest possible size. XFS keeps its default log, because it allows no log that small.
     fn maker(self, device_bytes: u64) -> (&'static str, Vec<String>) {
         let (program, words) = match self {
             Self::Ext4 => {
@@ -103,7 +105,8 @@ impl Mounted {
         }
     }
 
-    /// Makes a file system on `device`, and mounts it at `point`, a directory that is created.
+    /// Makes a file system on `device`, creates the directory `point`, and mounts the file system
+    /// there.
     pub fn new(
         kind: FileSystemKind,
         device: &Path,
@@ -124,7 +127,7 @@ impl Mounted {
         Ok(Self { point: point.to_owned(), is_mounted: true })
     }
 
-    /// Unmounts the file system, which writes what is still cached.
+    /// Unmounts the file system. This writes the data that is still cached.
     pub fn finish(mut self) -> Result<()> {
         self.is_mounted = false;
         unmount(&self.point, UnmountFlags::empty())

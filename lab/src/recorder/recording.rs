@@ -19,25 +19,25 @@ use crate::error::{BenchError, Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
-/// Sizes of drives that can be recorded, in bytes. The smallest drive leaves room beside SlimIO's
-/// buffers, which take 64 MiB. The largest drive is limited because everything that is written to a
-/// drive is kept in a file.
+/// Sizes of drives that can be recorded, in bytes. The smallest drive still has enough room beside
+/// SlimIO's mapped buffers, which take 64 MiB of the drive. The largest drive is limited because
+/// everything that is written to a drive is kept in a file.
 const DRIVE_BYTES_MIN: u64 = 360 << 20;
 const DRIVE_BYTES_MAX: u64 = 1 << 40;
 /// The header's name for the kernel's version.
 const KERNEL: &str = "kernel";
 
-/// What is between a server and the device.
+/// The layer between a server and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Stock Redis on a file system.
     FileSystem {
-        /// Its kind.
+        /// The kind of the file system.
         kind: FileSystemKind,
         /// Whether the file system tells the device which blocks hold nothing any more.
         discard: bool,
     },
-    /// Nothing, because SlimIO uses the device directly. The stream of each write is the lifetime
+    /// No layer, because SlimIO uses the device directly. The stream of each write is the lifetime
     /// of its data.
     Device,
 }
@@ -54,20 +54,21 @@ impl Place {
     }
 }
 
-/// What is recorded.
+/// The settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The server's program: stock Redis on a file system, SlimIO on the device.
     pub program: PathBuf,
-    /// Where the server has its data.
+    /// The place of the server's data.
     pub place: Place,
     /// When a write of the log is made durable.
     pub policy: Policy,
     /// Size of the device, in bytes.
     pub device_bytes: u64,
-    /// What clients do.
+    /// The workload of the clients.
     pub workload: Workload,
-    /// Directory for this recording alone, which is emptied first; it holds the device's data.
+    /// Directory for the device's data. Only this recording uses the directory, which is emptied
+    /// first.
     pub folder: PathBuf,
     /// Path of the trace.
     pub trace: PathBuf,
@@ -93,9 +94,9 @@ impl Recording {
         reader.try_for_each(|record| record.map(drop)).map_err(|error| error.to_string())
     }
 
-    /// Records the trace. Before that, takes down what a killed recording in the same folder has
-    /// left. SIGINT and SIGTERM end the recording in good order. Returns how many events the trace
-    /// has.
+    /// Records the trace. First takes down the mounts and loop devices that a killed recording in
+    /// the same folder has left. SIGINT and SIGTERM end the recording in good order. Returns how
+    /// many events the trace has.
     pub fn run(&self) -> Result<u64> {
         interrupt::heed()?;
         let _claim = Claim::new(&self.folder)?;
@@ -193,13 +194,13 @@ impl Recording {
 /// replayed on a drive like the paper's.
 ///
 /// # Errors
-/// A sentence. If the drive would not consist of whole reclaim units, the sentence names the
-/// nearest possible sizes.
+/// When the drive is too small or too large, or would not consist of whole reclaim units. In the
+/// last case, the error names the nearest possible sizes.
 pub fn drive_bytes(mib: u64) -> Result<u64> {
     let exported = |bytes: u64| Config::scaled(bytes).lba_count * BLOCK_SIZE;
     let whole = mib.checked_mul(1 << 20).filter(|bytes| *bytes <= DRIVE_BYTES_MAX);
     let bytes = whole.ok_or_else(|| {
-        BenchError::Usage(format!("a drive of {mib} MiB is too large to be recorded here"))
+        BenchError::Usage(format!("a drive of {mib} MiB is too large to be recorded"))
     })?;
     if bytes < DRIVE_BYTES_MIN {
         let least = DRIVE_BYTES_MIN >> 20;
@@ -214,8 +215,8 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
     let below = (0..mib).rev().find(is_possible).unwrap_or_default();
     let above = (mib + 1..=DRIVE_BYTES_MAX >> 20).find(is_possible).unwrap_or_default();
     Err(BenchError::Usage(format!(
-        "a drive of {mib} MiB is not whole reclaim units of whole pages of every die: take {below} or \
-         {above}"
+        "a drive of {mib} MiB does not have whole reclaim units of whole pages of every die: take {below} \
+         or {above}"
     )))
 }
 

@@ -1,14 +1,14 @@
-//! What clients do while a server is recorded: the paper's experiment on a drive of any size.
+//! The clients' workload of a recording: the SlimIO paper's benchmark on a drive of any size.
 //!
 //! ```text
-//!  keys set once ─ BGREWRITEAOF ─┬─ BGSAVE, and SETs without a pause ─┬─ the same again ─ ... ─ end
+//!  keys set once ─ BGREWRITEAOF ─┬─ BGSAVE, and SETs without a pause ─┬─ the same again ─ … ─ end
 //!                                │  BGREWRITEAOF when the log is full │
 //! ```
 //!
-//! All sizes are shares of the drive's size. The paper's drive has 180 GiB, and its data set 5.3
-//! million keys of 4 KiB. Five times, 50 clients send 28 million SETs while an on-demand snapshot
-//! is taken. A WAL-snapshot is taken whenever the log has 50 to 55 GB. So an on-demand snapshot
-//! outlives two generations of the log.
+//! All sizes are shares of the drive's size. The paper's drive has 180 GiB, and its data set has
+//! 5.3 million keys with values of 4 KiB. Five times, 50 clients send 28 million SETs while an
+//! on-demand snapshot is taken. A WAL-snapshot is taken whenever the log has 50 to 55 GB. So an
+//! on-demand snapshot outlives two generations of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -65,10 +65,10 @@ pub struct Workload {
 pub(crate) const HELD_BACK: &str = "clients held back";
 pub(crate) const GO_ON: &str = "clients go on";
 
-/// A function that is called with the name of what clients do next.
+/// A function that is called with the name of the clients' next step.
 pub type Mark<'a> = dyn Fn(&str) -> Result<()> + Sync + 'a;
 
-/// What the clients saw, from the first repetition on.
+/// The clients' measurements, from the first repetition on.
 #[derive(Clone, Debug)]
 pub struct Driven {
     /// SETs that were answered.
@@ -83,7 +83,7 @@ impl Driven {
     fn add(&mut self, report: &PhaseReport) {
         self.requests += report.requests;
         self.elapsed += report.elapsed;
-        self.latency.add(&report.latency).expect("all of them have the same range");
+        self.latency.add(&report.latency).expect("all histograms have the same range");
     }
 }
 
@@ -105,9 +105,9 @@ impl Workload {
         }
     }
 
-    /// The same workload for a server on a file system. The file system must not become full. But
-    /// it frees deleted files only some time later, and XFS allocates up to half as much space
-    /// again for a file that grows.
+    /// The same workload for a server on a file system, with clients held back earlier. The file
+    /// system must not become full, but it frees deleted files only some time later. XFS also
+    /// allocates up to half as much space again for a file that grows.
     #[must_use]
     pub fn on_file_system(self) -> Self {
         Self { hold_back_bytes: self.log_bytes / 4 * 5, ..self }
@@ -132,16 +132,17 @@ impl Workload {
         vec![("workload".into(), load), ("snapshots".into(), snapshots)]
     }
 
-    /// Drives a server that has no keys yet.
+    /// Runs the workload on a server that has no keys yet.
     ///
     /// # Errors
-    /// The error ends with the last lines of the server's log, unless a signal ended the run.
+    /// When the server fails, or a signal ends the run. Unless there was a signal, the error ends
+    /// with the last lines of the server's log.
     pub fn drive(&self, server: &Server, mark: &Mark) -> Result<Driven> {
         self.drive_until_error(server, mark).map_err(|error| {
             if interrupt::check().is_err() {
                 return error;
             }
-            BenchError::Server(format!("{error}; the server said last:\n{}", server.log_tail()))
+            BenchError::Server(format!("{error}; last lines of its log:\n{}", server.log_tail()))
         })
     }
 
@@ -181,7 +182,8 @@ impl Workload {
         };
         let mix = Mix::named("set", self.key_count, Some(KeyDistribution::Uniform))?;
         let mut generator = Generator::connect(config, mix, writer)?;
-        let latency = Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits fit");
+        let latency =
+            Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits are a valid precision");
         let mut driven = Driven { requests: 0, elapsed: Duration::ZERO, latency };
         for repetition in 1..=self.repetitions {
             wait_until(client, |state| !state.is_saving)?;
@@ -206,7 +208,7 @@ impl Workload {
         Ok(driven)
     }
 
-    /// Bytes of log in addition to the data set. The server's `aof_base_size` does not help, because
+    /// Bytes of log in addition to the data set. The server's `aof_base_size` is not used, because
     /// stock Redis counts what was logged during a rewrite as part of the base.
     fn log_of(&self, state: &ServerState) -> u64 {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
@@ -259,7 +261,7 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     while !is_so()? {
         interrupt::check()?;
         if began.elapsed() > SNAPSHOT_MAX {
-            let text = format!("a snapshot takes longer than {SNAPSHOT_MAX:?}");
+            let text = format!("a snapshot or rewrite takes longer than {SNAPSHOT_MAX:?}");
             return Err(BenchError::Server(text));
         }
         thread::sleep(POLL_INTERVAL);
@@ -267,7 +269,7 @@ fn wait_for(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// What the server reports about its log and snapshots.
+/// The server's report about its log and snapshots.
 struct ServerState {
     /// Size in bytes of the log's file, together with what the server has yet to write to that
     /// file. The file begins with a copy of the data set. Stock Redis keeps up to two seconds of
@@ -280,8 +282,8 @@ struct ServerState {
 
 impl ServerState {
     /// # Errors
-    /// This also fails if a snapshot failed, because then the log would grow until the drive is
-    /// full.
+    /// When the report can't be read. Also when a snapshot failed, because the log would then grow
+    /// until the drive is full.
     fn of(client: &mut Client) -> Result<Self> {
         let said = Persistence::of(client)?;
         said.check(Kind::Save)?;
