@@ -99,8 +99,8 @@ impl Mount {
     fn of(directory: &Path) -> Result<Self> {
         let directory = fs::canonicalize(directory).doing("looking for the file system")?;
         let text = fs::read_to_string("/proc/self/mountinfo").doing("reading the mounts")?;
-        // The directory's file system is that with the longest mount point above the directory. If
-        // several file systems have the same mount point, the last one mounted covers the others.
+        // The directory's file system has the longest mount point above the directory. If several
+        // file systems have the same mount point, the last one mounted covers the others.
         let best = text
             .lines()
             .filter_map(|line| line.split_once(" - "))

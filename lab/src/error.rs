@@ -16,7 +16,7 @@ pub enum BenchError {
         source: io::Error,
     },
     /// A server or another program failed: for example, it did not start, died, or did not stop.
-    /// The text ends with the program's last output.
+    /// The text may end with the program's last output.
     Server(String),
     /// The server sent a reply that the request cannot have, so all measurements are void.
     Reply(String),

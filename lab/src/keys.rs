@@ -172,7 +172,7 @@ mod tests {
         let recent = (0..10_000).filter(|_| picker.pick(&mut rng) >= 900).count();
         assert!(
             recent > 5_000,
-            "the newest tenth of the keys gets most of 10,000 draws, but got {recent}"
+            "the newest tenth of the keys must get most of 10,000 draws, but got {recent}"
         );
     }
 

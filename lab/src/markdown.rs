@@ -57,14 +57,14 @@ of the server, io_uring workers too, and the children that the server has waited
 not include work that the kernel does in its own threads and in interrupts (writeback, \
 completions). `machine_cpu`: CPU time of everything on the machine, clients and other programs \
 included.\n\
-- `other_cores_busy`: how many cores were busy with other work than the server and the client. \
-This is work of the kernel's own threads and of other programs.\n\
+- `other_cores_busy`: how many cores were busy with work that was not that of the server or the \
+client. The kernel's own threads and other programs do such work.\n\
 - `client_cpu`: CPU time of the load generator, or of `redis-benchmark`.\n\
 - Open loop: requests arrive at random (Poisson), at half the rate that stock reaches in the \
 closed loop of the same run. Latency counts from the moment at which a request was due. \
 `client_lag`: how late the load generator itself sent requests. `machine_stall`: how late a \
-thread woke that only slept. Stalls are counted like latencies, in the same stretch, so no \
-server can have lower latencies.\n\
+thread wakes that does nothing but sleep. Stalls are counted like latencies, in the same \
+stretch, so no server can have lower latencies.\n\
 - `device_*`: counters of the whole device below the directory, after all dirty data was written \
 out. Writes of other programs count, too. `process_write_bytes`: written bytes that the kernel \
 attributes to the server.\n\
@@ -103,13 +103,13 @@ about a hash, these steps run twice: the hash is filled, a snapshot begins, sing
 written, and the hash expires or is deleted. `was_during_snapshot`: whether both snapshots were \
 still running after the last step.\n\
 - `wait_ms_…`: one client runs the named command on two sets that share half of their members. \
-Meanwhile, another client sends `PING` every 0.2 ms. The number is the longest time until its \
-reply, by the clock. The commands of both clients need cores, too, so differences of a \
+Meanwhile, another client sends `PING` every 0.2 ms. The number is the longest time until a \
+reply to `PING`, by the clock. The commands of both clients need cores, too, so differences of a \
 millisecond say little.\n\
 - `saver_*`: times of the child that saves (stock) or of the snapshot thread (SlimIO), as they \
-were when it was last seen alive. User mode is work in memory. Work that the kernel does for the \
-saver in its own threads is not included. `saver_waits`: time in which the saver neither ran nor \
-waited for a core. So it waited for the device or for data.\n";
+were when the saver was last seen alive. User mode is work in memory. Work that the kernel does \
+for the saver in its own threads is not included. `saver_waits`: time in which the saver neither \
+ran nor waited for a core. So it waited for the device or for data.\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");

@@ -145,7 +145,7 @@ fn describe(report: &PhaseReport, used: Use) -> String {
     line("max us", format!("{:.1}", report.latency_us_max()));
     if !report.own_lag.is_empty() {
         let lag_us = report.own_lag.value_at_percentile(99.9) as f64 / 1000.0;
-        line("own lag p99.9 us", format!("{lag_us:.1}"));
+        line("generator lag p99.9 us", format!("{lag_us:.1}"));
         line("never sent", report.never_sent.to_string());
     }
     line("hits, misses, errors", format!("{} {} {}", report.hits, report.misses, report.errors));

@@ -51,7 +51,7 @@ impl Map {
         let opened = open_watched(Path::new(volume), options).map_err(|error| refused(&error))?;
         let (mut storage, watch) = opened;
         if !storage.exists {
-            return Err(refused(&"the SSD holds no volume; start a server on it first"));
+            return Err(refused(&"the SSD holds no volume; start a server on the SSD first"));
         }
         let found = inspect(&mut *storage.media).map_err(|error| refused(&error))?;
         let units = watch.with_ftl(|ftl| units(ftl, &found));

@@ -29,8 +29,8 @@ struct Case {
     hosts: &'static [Host],
 }
 
-/// `paper` is the SlimIO paper's drive. `full` has less spare NAND, and SlimIO fills this drive as
-/// far as it can. A file system could not store that much. `lazy` is like `full`, but its collector
+/// `paper` is the SlimIO paper's drive. `full` has less spare NAND. The data fills this drive as
+/// far as SlimIO allows; a file system would allow less. `lazy` is like `full`, but its collector
 /// begins when fewer units are free.
 const CASES: &[Case] = &[
     Case {

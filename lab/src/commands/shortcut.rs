@@ -1,5 +1,5 @@
-//! `slimio-lab shortcut`: measures stock programs with and without the short path for their logs,
-//! which `slimio shortcut run` makes.
+//! `slimio-lab shortcut`: measures stock programs with and without `slimio shortcut run`, which
+//! gives their logs a short path to the device.
 
 mod child;
 mod mariadb;
@@ -63,7 +63,8 @@ trait Subject {
 /// Where and how a program is measured.
 #[derive(Debug)]
 struct Site {
-    /// A folder for the program's data, on the file system given by `--dir`. Empty at the start.
+    /// A folder for the program's data, in `--dir` or on a file system made for this run. Empty at
+    /// the start.
     folder: PathBuf,
     /// A folder in memory (tmpfs). Its path is short enough for the address of a Unix socket.
     memory: PathBuf,
@@ -138,8 +139,10 @@ impl Shortcut {
                 "postgres" => postgres::Postgres::new().map(|it| Box::new(it) as _),
                 "mariadb" => mariadb::MariaDb::new().map(|it| Box::new(it) as _),
                 _ => {
-                    let text =
-                        format!("unknown program {name}; --program takes all, {}", all.join(", "));
+                    let text = format!(
+                        "unknown program {name}; --program takes `all`, or: {}",
+                        all.join(", ")
+                    );
                     return Err(BenchError::Usage(text));
                 }
             };

@@ -17,7 +17,7 @@ use crate::error::{BenchError, Result};
 /// Mixes of machines that run YCSB or DLRM. A mix's name is the ratio of YCSB to DLRM. The number
 /// is the share of YCSB.
 const MIXES: [(&str, f64); 2] = [("6:4", 0.6), ("3:7", 0.3)];
-/// Number of equal stretches that a run's time is cut in.
+/// Number of equal stretches into which a run's time is cut.
 const STRETCHES: u32 = 100;
 /// Mean lifetimes of machines in the second table, in minutes.
 const RUN_MINUTES: [f64; 6] = [5.0, 10.0, 15.0, 20.0, 60.0, 240.0];
@@ -164,19 +164,22 @@ impl Tenants {
     fn text(&self, alpha: f64, rows: &str) -> String {
         let mut text = format!(
             "# Machines that come and go, with TRIM at their end and without\n\n\
-             Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load {} --spare {} \
-             --units {} --seed {}`. Virtual machines share a drive of 22.75 GiB with a spare factor of {}. \
-             Each machine first writes its whole memory once. Until its end, it then writes to random \
-             places of its memory, at the rates in the paper's traffic table. With TRIM, a machine's memory \
-             is deallocated at the machine's end. Without TRIM, the drive keeps that memory as data until \
-             another machine overwrites it. The machines are drawn at random: sizes from 0.75 to 14 GiB, \
-             log-normal lifetimes, and Poisson arrivals that would fill {} of the drive if no machine had \
-             to wait for room.\n\n\
-             The time is cut in {STRETCHES} stretches. The stretches before the drive without TRIM is full \
-             are left out. `mean` and `most`: the mean and the largest reduction of the WAF by TRIM, over \
-             the stretches. The simulated drive has {} units of {UNIT_PAGES} pages, and each page stands for \
-             a larger piece of the real drive. Only the first {} machines are simulated. The formulas in \
-             this table are for the same machines.\n\n\
+             Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load \
+             {} --spare {} --units {} --seed {}`. Virtual machines share a drive of 22.75 GiB \
+             with a spare factor of {}. Each machine first writes its memory once. Then it \
+             writes at random places in its memory until its end, with the traffic that Lee et \
+             al. report. With TRIM, the memory is deallocated at the machine's end. Without \
+             TRIM, the drive keeps the memory as data until another machine overwrites it. The \
+             machines are drawn at random: sizes from 0.75 to 14 GiB, log-normal lifetimes, and \
+             Poisson arrivals that would fill {} of the drive if no machine had to wait for \
+             room.\n\n\
+             Time is cut into {STRETCHES} stretches. Stretches before the drive without TRIM is \
+             full are left out. `mean` and `most`: the mean and the largest \
+             reduction of the WAF by TRIM, over the stretches. `held`: the mean share of the \
+             drive that machines hold. `in use`: the mean share of the drive that counts as \
+             data. The simulated drive has {} units of {UNIT_PAGES} pages. Each page stands for \
+             a larger piece of the real drive. The simulations and the formulas in this table \
+             are for the first {} machines.\n\n\
              | YCSB : DLRM | trim ratio D | held | in use, with TRIM | formula of D: mean | most | formula of \
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
@@ -203,9 +206,8 @@ impl Tenants {
         }
         let _ = write!(
             text,
-            "\n## Influence of the machines' lifetime\n\nThese numbers are from the formulas, for all {} machines. The \
-             longer machines live, the lower the trim ratio is. The free part of the drive does not get \
-             smaller.\n\n\
+            "\n## Lifetimes of the machines\n\nThe formulas are for all {} machines. The longer machines live, the \
+             lower the trim ratio is. The free part of the drive does not depend on the lifetime.\n\n\
              | mean run | YCSB : DLRM | D | formula of D: mean | most | held | formula of the live share: \
              mean | most |\n|---:|---|---:|---:|---:|---:|---:|---:|\n",
             self.machines
@@ -350,7 +352,7 @@ fn chart(name: &str, alpha: f64, stretches: &[Stretch], by_age: &Pair) -> Chart 
     Chart {
         title: format!("Machines that come and go, YCSB to DLRM {name}"),
         panels: vec![
-            panel("what is in use", Axis::from(0.0, "part of the drive"), used),
+            panel("use of the drive", Axis::from(0.0, "part of the drive"), used),
             panel(
                 "write amplification, FIFO, simulated and by formula",
                 Axis::from(1.0, "WAF (bytes to media / host)"),

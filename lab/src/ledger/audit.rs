@@ -33,7 +33,7 @@ pub(super) fn read_keys(client: &mut Client, owner: usize) -> Result<BTreeMap<Ve
             other => {
                 let name = String::from_utf8_lossy(&key);
                 return Err(BenchError::Broken(format!(
-                    "{name} was read with wrong replies: {other:?}"
+                    "GET and PEXPIRETIME of {name} had impossible replies: {other:?}"
                 )));
             }
         };
@@ -50,7 +50,9 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     if size == Reply::Integer(key_count as i64) {
         return Ok(());
     }
-    Err(BenchError::Broken(format!("the server has {size:?} keys, but the clients {key_count}")))
+    Err(BenchError::Broken(format!(
+        "the server holds {size:?} keys, but the clients know of {key_count}"
+    )))
 }
 
 /// Finds how many of the first units of `in_flight` must be applied to `model` so that `model`
@@ -84,7 +86,8 @@ pub(super) fn settle(
         }
     }
     Err(BenchError::Broken(format!(
-        "the data is in no permitted state; {acknowledged} units were acknowledged, {} in flight:\n  {}",
+        "the data is in no permitted state; {acknowledged} units were acknowledged, and {} were \
+         in flight:\n  {}",
         in_flight.len(),
         differences.join("\n  ")
     )))

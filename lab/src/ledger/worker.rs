@@ -38,7 +38,8 @@ pub(super) struct Account {
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
-    /// Number of units acknowledged in this life, to all clients. The life ends at `units`.
+    /// Number of units of all clients that were acknowledged in this life. The life ends when the
+    /// number is `units`.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
     /// For each client, the number of its newest unit whose value any client has read.
@@ -116,7 +117,7 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // Sending fails if the thread that receives already got a reason from another client.
+    // An error is ignored: the receiving thread has then already got a reason from another client.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {
@@ -181,7 +182,7 @@ fn receive(client: &mut Client, unit: &Unit) -> Result<Reply> {
         let reply = client.receive()?;
         if reply != Reply::Status(word.into()) {
             return Err(BenchError::Broken(format!(
-                "a transaction was answered with {reply:?} instead of {word}"
+                "a command of a transaction was answered with {reply:?} instead of {word}"
             )));
         }
     }

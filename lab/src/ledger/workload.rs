@@ -201,7 +201,7 @@ fn stamp(owner: usize, sequence: u64) -> Vec<u8> {
 
 /// The client and the unit that wrote a value. If a later unit appended to the value, the value
 /// still has the stamp of its first write. The unit in the stamp is then only a lower bound. With a
-/// lower bound, the audit demands less, but nothing wrong.
+/// lower bound, the audit may miss a loss, but never reports a false loss.
 pub(super) fn read_stamp(value: &[u8]) -> Option<(usize, u64)> {
     let mut parts = value.splitn(3, |&byte| byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();

@@ -48,8 +48,8 @@ pub struct PhaseReport {
 
 impl PhaseReport {
     pub(super) fn new() -> Self {
-        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3)
-            .expect("a histogram may have three digits and ten minutes");
+        let histogram =
+            Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("three digits are a valid precision");
         Self {
             requests: 0,
             payload_bytes: 0,

@@ -1,6 +1,6 @@
 //! The claim of a recording on its folder: only one recording at a time may use a folder. A killed
-//! recording may have left mounts and attached loop devices in its folder. Before the next
-//! recording begins, it takes them down.
+//! recording may have left mounts and attached loop devices in its folder. The next recording in
+//! the folder takes these mounts and devices down before it begins.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

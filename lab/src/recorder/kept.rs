@@ -1,5 +1,5 @@
-//! A recorded device that keeps all requests with their data. From them, tests make the images that
-//! a power cut could leave.
+//! A recorded device that keeps all requests with their data. Tests turn these requests into the
+//! images that a power cut could leave.
 
 use std::fs::File;
 use std::io;

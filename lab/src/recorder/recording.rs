@@ -215,8 +215,8 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
     let below = (0..mib).rev().find(is_possible).unwrap_or_default();
     let above = (mib + 1..=DRIVE_BYTES_MAX >> 20).find(is_possible).unwrap_or_default();
     Err(BenchError::Usage(format!(
-        "a drive of {mib} MiB does not have whole reclaim units of whole pages of every die: take {below} \
-         or {above}"
+        "a drive of {mib} MiB does not consist of whole reclaim units with whole pages on every die: \
+         take {below} or {above}"
     )))
 }
 

@@ -22,7 +22,8 @@ const TAIL_LEN: usize = 12;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     /// The user that the program runs as. `None` stands for the user of this process. Another user
-    /// is possible only if this process is root, and is for servers that refuse to run as root.
+    /// is possible only if this process is root. Some servers need another user, because they
+    /// refuse to run as root.
     pub(super) user: Option<&'static str>,
     pub(super) end: Signal,
 }
