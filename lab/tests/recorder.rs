@@ -329,7 +329,7 @@ fn a_trace_is_used_again_only_if_it_is_whole_and_made_alike() {
     let other = recording(2).is_there().unwrap_err();
     assert!(other.starts_with("its workload is ") && other.ends_with("seed 2"), "{other}");
     let larger = Recording { device_bytes: 2 * SIZE, ..recording(1) };
-    assert_eq!(larger.is_there(), Err(format!("it is of a device of {SIZE} bytes")));
+    assert_eq!(larger.is_there(), Err(format!("the trace is of a device of {SIZE} bytes")));
 }
 
 #[test]

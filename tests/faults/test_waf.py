@@ -82,7 +82,7 @@ class Waf(TestCase):
         self.assertIn("0 or more", self.refused("--model", "--trim", -0.1))
         self.assertIn("simulate more --units", self.refused("--model", "--spare", 0.0001))
         self.assertIn("name a trace", self.refused())
-        self.assertIn("from 0 to below 1", self.refused("trace", "--background", 1))
+        self.assertIn("at least 0 and less than 1", self.refused("trace", "--background", 1))
 
     def test_trimming_all_that_is_written_has_no_steady_state(self):
         text = self.said("--model", "--trim", 1, *SMALL)

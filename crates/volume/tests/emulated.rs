@@ -174,7 +174,7 @@ fn a_drive_that_can_not_be_is_refused_with_a_sentence() {
     };
     assert!(refused("emulated:", true).contains("a drive needs a size or a file"));
     assert!(refused("emulated:96M,ru=7M", true).contains("not whole reclaim units"));
-    assert!(refused("emulated:32M,ru=1M,fdp=off", true).contains("blocks, fewer than"));
+    assert!(refused("emulated:32M,ru=1M,fdp=off", true).contains("blocks, but a volume needs"));
     let missing = refused("emulated:/no/such/file,size=96M", false);
     assert!(missing.contains("/no/such/file"), "{missing}");
 }

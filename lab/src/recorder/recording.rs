@@ -82,7 +82,7 @@ impl Recording {
         let mut reader = TraceReader::new(file).map_err(|error| error.to_string())?;
         let (found, wanted) = (reader.header().clone(), self.header());
         if found.device_bytes != wanted.device_bytes {
-            return Err(format!("it is of a device of {} bytes", found.device_bytes));
+            return Err(format!("the trace is of a device of {} bytes", found.device_bytes));
         }
         let lines = wanted.about.iter().filter(|(name, _)| name != KERNEL);
         for (name, value) in lines {

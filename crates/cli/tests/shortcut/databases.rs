@@ -165,7 +165,7 @@ fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     assert!(!database.folder.join("ledger.db-wal").exists());
     let mut next = place.run(&[&"--profile", &"sqlite", &"--", &"true"]);
     assert!(next.status().unwrap().success());
-    assert!(place.said().contains("ledger.db-wal: was removed since"), "{}", place.said());
+    assert!(place.said().contains("ledger.db-wal: was removed after"), "{}", place.said());
     assert!(place.stages().is_empty());
 }
 

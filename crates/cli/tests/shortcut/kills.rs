@@ -176,7 +176,7 @@ fn a_log_is_found_where_it_is_now() {
         assert!(place.said().contains(&format!("{name}: mended: 15 bytes")), "{}", place.said());
     }
     assert!(
-        place.said().contains("removed.log: can't be mended: it is neither"),
+        place.said().contains("removed.log: can't be mended: the file is not there"),
         "{}",
         place.said()
     );
