@@ -104,8 +104,8 @@ impl Notes {
             let log = PathBuf::from(std::ffi::OsString::from_vec(log));
             match repair(&log) {
                 Ok(Repaired::Cut { before, now }) => say(&format!(
-                    "{}: cut from {before} to {now} bytes: what was behind were zeros, as a power cut \
-                     leaves them",
+                    "{}: cut from {before} to {now} bytes: the bytes cut off were zeros, as a power \
+                     cut leaves them",
                     log.display()
                 )),
                 Ok(Repaired::Whole) => {}
@@ -165,7 +165,7 @@ mod tests {
         fs::write(&left, log.as_os_str().as_bytes()).unwrap();
         repaired();
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
-        assert!(said.borrow()[1].contains("the zeros may belong to it"), "{said:?}");
+        assert!(said.borrow()[1].contains("zeros at its end may be data"), "{said:?}");
         // A note is ignored if its file no longer exists, or if the note itself was cut off.
         fs::write(&left, b"").unwrap();
         repaired();

@@ -49,11 +49,11 @@ fn a_drive_in_a_file_is_there_again() {
         .open(&file)
         .expect("the data file exists")
         .set_len(8)
-        .expect("");
+        .expect("the file can be cut");
     let Err(refused) = EmulatedDrive::open(in_file(file)).map(drop) else {
         panic!("a file of the wrong size is not refused")
     };
-    assert!(refused.to_string().contains("it has 8 bytes, the drive"), "{refused}");
+    assert!(refused.to_string().contains("it has 8 bytes, but the drive has"), "{refused}");
 }
 
 /// Copies the files of an open drive as a kill of its process would leave them now. Returns the
