@@ -15,7 +15,7 @@ WAITING = "operations of a process that has ended are still in flight"
 
 VALUE = "x" * 3000
 
-# A user who has no process, and who may not look at the processes of others.
+# The ID of a user who has no process and may not look at other users' processes.
 NOBODY_ELSE = 54_321
 
 TRIES = 5
@@ -31,7 +31,7 @@ class DeadWrites(TestCase):
 
     def check(self, file_system=None, **flags):
         if TARGET.is_without_io_uring:
-            self.skipTest("a system call keeps its process")
+            self.skipTest("without io_uring, a write keeps its process from ending")
         device = HeldDevice(self, file_system)
         self.held, volume = device.held, device.volume
         server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
@@ -43,26 +43,26 @@ class DeadWrites(TestCase):
             if self.kill_in_flight(server):
                 break
         else:
-            self.fail("each time, a system call did the write")
+            self.fail("in each try, a write in a system call kept the process from ending")
         landed = self.held.counts()[1]
 
         server.preexec = None
         server.flags |= {"appendfsync": "always"}
         server.take_port()
         server.spawn()
-        until(lambda: WAITING in server.said() or server.is_serving(), 20, "a word about waiting")
-        self.assertIn(WAITING, server.said(), "it serves while old writes are in flight")
+        until(lambda: WAITING in server.said() or server.is_serving(), 20, "the message that it waits")
+        self.assertIn(WAITING, server.said(), "a server must wait for the killed server's writes")
 
         def said_again():
-            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "it reads")
+            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "a waiting server reads")
             return server.said().count(WAITING) > 1
 
-        until(said_again, 30, "another word about it")
+        until(said_again, 30, "a second message that it waits")
         self.assertFalse(server.is_serving())
 
         self.held.let_go()
-        until(server.is_serving, 20, "serving when all has landed")
-        self.assertGreater(self.held.counts()[1], landed, "nothing was in flight")
+        until(server.is_serving, 20, "the server to serve after the last held write")
+        self.assertGreater(self.held.counts()[1], landed, "no write was in flight at the kill")
         for life in range(3):
             with server.client() as client:
                 for key, value in self.values.items():
@@ -81,8 +81,8 @@ class DeadWrites(TestCase):
 
     def kill_in_flight(self, server):
         """Kills a server that has writes in flight. Returns whether these writes have outlived the
-        process. A write in a system call does not, because the process can't end before the
-        call."""
+        process. A write in a system call can't outlive the process, because the process can't end
+        before the call."""
         server.preexec = self.held.enter
         server.flags |= {"appendfsync": "everysec"}
         server.start()
@@ -98,7 +98,7 @@ class DeadWrites(TestCase):
         def undurable_ms():
             return int(server.info("slimio")["log_oldest_undurable_ms"])
 
-        until(lambda: undurable_ms() > 700, 20, "a write being held up")
+        until(lambda: undurable_ms() > 700, 20, "the device to hold up a write")
         server.process.kill()
         try:
             server.process.wait(PATIENCE_SECONDS)
@@ -137,8 +137,8 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """Needs no root, because the test itself holds the claim that the kernel would hold for a
-    killed server."""
+    """These tests need no root, because the test itself holds the claim that the kernel would hold
+    for a killed server."""
 
     seconds = 20
 
@@ -150,7 +150,7 @@ class Claims(TestCase):
 
     def take(self, name):
         file = open(os.path.join(self.server.volume, name), "r+b")
-        until(lambda: flocked(file), 20, f"{name} being free")
+        until(lambda: flocked(file), 20, f"the lock on {name}")
         held = OnItsWay(file)
         self.addCleanup(held.close)
         return held
@@ -160,14 +160,14 @@ class Claims(TestCase):
         claim = self.take("claim")
         self.server.take_port()
         self.server.spawn()
-        until(lambda: WAITING in self.server.said(), 20, "a word about waiting")
+        until(lambda: WAITING in self.server.said(), 20, "the message that it waits")
         self.assertFalse(self.server.is_serving())
         self.assertIn(os.path.join(self.server.volume, "claim"), self.server.said())
         # The waiting server has the lock.
         said = refusal(volume=self.server.volume)
         self.assertIn(f"in use by process {self.server.process.pid}", said)
         claim.close()
-        until(self.server.is_serving, 20, "serving")
+        until(self.server.is_serving, 20, "the server to serve")
         with self.server.client() as client:
             self.assertEqual(client("GET", "k"), b"v")
 
@@ -176,7 +176,7 @@ class Claims(TestCase):
         self.take("claim")
         self.server.take_port()
         self.server.spawn()
-        until(lambda: WAITING in self.server.said(), 20, "a word about waiting")
+        until(lambda: WAITING in self.server.said(), 20, "the message that it waits")
         self.assertEqual(self.server.terminate(), 0)
 
     def test_a_tool_waits_and_says_so(self):
@@ -187,25 +187,26 @@ class Claims(TestCase):
             tool = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
             self.addCleanup(tool.wait)
             self.addCleanup(tool.kill)
-            until(lambda: WAITING.encode() in os.pread(said.fileno(), 1 << 16, 0), 20, "a word")
+            until(lambda: WAITING.encode() in os.pread(said.fileno(), 1 << 16, 0), 20, "the tool's message")
             claim.close()
             self.assertEqual(tool.wait(20), 0)
 
     def test_every_ring_holds_it_but_that_of_the_sockets(self):
         if "through io_uring" not in self.server.info("slimio").get("io_path", ""):
-            self.skipTest("there is no io_uring here")
+            self.skipTest("the server does not use io_uring")
         held = []
         for fd, name in descriptors(self.server).items():
             if "io_uring" in name:
                 with open(f"/proc/{self.server.process.pid}/fdinfo/{fd}") as file:
                     about = dict(line.split(":", 1) for line in file if ":" in line)
                 held.append(int(about["UserFiles"]))
-        self.assertGreater(len(held), 4, "log, superblock, slots")
+        self.assertGreater(len(held), 4, "the log, the superblock and each slot need a ring")
         self.assertLessEqual(held.count(0), 1, held)
 
 
 class OnItsWay:
-    """An open file that no process has: it is in a message that nobody receives."""
+    """An open file for which no process has a descriptor. The only descriptor is in a message that
+    nobody receives."""
 
     def __init__(self, file):
         self.ends = socket.socketpair(socket.AF_UNIX)
@@ -218,21 +219,21 @@ class OnItsWay:
 
 
 def opened(server, volume):
-    """What a server has open of a volume: the names of its files, or the name of its device."""
+    """The names of the volume's files that a server has open, or the name of the volume's device."""
     names = descriptors(server).values()
     of_volume = (n for n in names if n.startswith(volume + "/") or n.startswith("/dev/loop"))
     return {os.path.basename(name) for name in of_volume}
 
 
 def descriptors(server):
-    """The file of each descriptor of a server."""
+    """Returns the name of the file behind each descriptor of a server."""
     fds = f"/proc/{server.process.pid}/fd"
     found = {}
     for fd in os.listdir(fds):
         try:
             found[fd] = os.readlink(os.path.join(fds, fd))
         except FileNotFoundError:
-            # The descriptor has been closed meanwhile. It may have been a connection.
+            # The server has closed this descriptor meanwhile. Connections come and go.
             pass
     return found
 

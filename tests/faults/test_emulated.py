@@ -17,8 +17,8 @@ ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10
 LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
-# If the log is longer than this, the writer waits. Otherwise, on a busy machine, a client would
-# fill the log faster than snapshots are written.
+# While the log is longer than this, the writer waits. Without the wait, the client of a busy
+# machine would fill the log faster than the server writes snapshots.
 LOG_BYTES_MAX = 64 << 20
 # A little more than the interval at which the server reads the drive's counters.
 COUNTED_SECONDS = 30
@@ -60,12 +60,12 @@ class Emulated(TestCase):
             self.assertEqual(server.info()["snapshot_saves_complete"], saves)
 
     def write_over(self, server):
-        """Random commands while snapshots come and go, until the host has written `ROUNDS` times the
+        """Sends random commands and starts snapshots, until the host has written `ROUNDS` times the
         drive's size."""
         snapshots = 0
         with server.client() as client:
             while self.written(server) < ROUNDS * SIZE:
-                until(lambda: self.is_idle(server), what="an end of snapshots, and the log being short again")
+                until(lambda: self.is_idle(server), what="the snapshots to end and the log to be short")
                 snapshots += client.raw("BGSAVE")[0] == b"+"
                 for _ in range(100):
                     self.step(client)
@@ -102,7 +102,7 @@ class Emulated(TestCase):
             own = server.info("slimio")
             return int(own["device_host_bytes"]) >= ROUNDS * SIZE and own
 
-        return until(fresh, COUNTED_SECONDS, "the drive being asked what it has counted")
+        return until(fresh, COUNTED_SECONDS, "the server to read the drive's counters")
 
     def check_data(self, server):
         with server.client() as client:
@@ -123,7 +123,8 @@ class Emulated(TestCase):
         self.assertIn("(kill -9)", own["io_path_why_not_better"])
         server.restart()
         self.check_data(server)
-        # The restarted drive still knows where its data is, and what it has counted.
+        # The drive has started again with the server. It must still know where its data is, and its
+        # counters must go on.
         after = self.counted(server)
         self.assertNotIn("is lost", after["io_path_why_not_better"])
         for field in ("device_host_bytes", "device_media_bytes", "device_erased_bytes"):

@@ -12,7 +12,7 @@ ATTEMPT_SECONDS = 10
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that makes writes fail")
 class FailingDevice(TestCase):
     seconds = 15
 
@@ -40,7 +40,7 @@ class FailingDevice(TestCase):
                 return True
             return False
 
-        until(attempt, ATTEMPT_SECONDS, "the failure being noticed")
+        until(attempt, ATTEMPT_SECONDS, "the server to notice the failure")
 
     def check_latched(self, server, acknowledged):
         with server.client() as client:
@@ -103,7 +103,7 @@ class FailingDevice(TestCase):
                 except ConnectionError:
                     break
             else:
-                self.fail("a superblock that cannot be written went unnoticed")
+                self.fail("the server did not notice that it cannot write its superblock")
         self.check_latched(server, acknowledged)
 
     def test_a_superblock_that_cannot_be_written_at_start(self):

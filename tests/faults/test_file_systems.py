@@ -1,6 +1,6 @@
-"""Tests on each file system. While a server serves, the file system becomes full, or is copied by
-reflink; in other tests, file sizes are limited. No signal ends the server, nothing hangs, errors
-are clear messages, and no acknowledged write is lost."""
+"""Tests a server on ext4, XFS and btrfs. The file system becomes full, or the volume's files are
+copied by reflink, or the size of files is limited. No signal may end the server, nothing may hang,
+errors must be clear messages, and no acknowledged write may be lost."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ TIMEOUT = 30
 
 
 class Writer:
-    """Writes, and remembers what was acknowledged."""
+    """Writes values, and remembers the acknowledged ones."""
 
     def __init__(self, test):
         self.test, self.count, self.acknowledged = test, 0, {}
@@ -59,7 +59,7 @@ def ended(server):
 
 
 class OnFileSystem:
-    """The tests of each kind of file system."""
+    """The tests that run on each kind of file system."""
 
     seconds = 60
     policy = "everysec"
@@ -84,30 +84,30 @@ class OnFileSystem:
         try:
             server.start()
         except StartError as error:
-            self.assertNotIn("exit status -", str(error), "ended by a signal")
+            self.assertNotIn("exit status -", str(error), "a signal ended the server")
             self.assertRegex(str(error), "space|room")
             return False
         self.writer.check(server)
         return True
 
     def run_full(self, server):
-        """Fills the disk up, writes, and kills the server several times. Then makes room. After
-        that, writes must succeed."""
+        """Fills the disk, writes, and kills the server several times. Then makes room. After that,
+        writes must succeed."""
         self.fs.fill()
         self.writer.write(server, 200, self.fs.write_back)
         self.assertTrue(server.is_alive(), ended(server))
         self.writer.check(server) if server.info()["log_latched"] == "0" else None
         for _ in range(2):
             if self.killed_and_back(server):
-                # Dirty pages are written back, so that the next store to a mapped page asks the
-                # full file system.
+                # Dirty pages are written back, so that the next store to a mapped page needs room
+                # on the full file system.
                 self.fs.write_back()
                 self.writer.write(server, 5)
                 self.assertTrue(server.is_alive(), ended(server))
         self.fs.make_room()
         server.restart()
         self.writer.check(server)
-        until(lambda: self.writer.write(server, 1), what="a write after room was made")
+        until(lambda: self.writer.write(server, 1), what="a write to succeed after room was made")
         server.restart()
         self.writer.check(server)
 
@@ -172,14 +172,14 @@ class OnXfs(OnReflinks, TestCase):
         self.assertIn("could not provide a page of the log's mapped buffers", server.said())
         for _ in range(2):
             server.kill()
-            # Fills the disk again: the kernel may have kept some space for the killed server, or
-            # freed some late.
+            # Fills the disk again. At the kill or later, the kernel may have freed space that it
+            # had kept for the server.
             self.fs.write_back()
             self.fs.fill()
             server.start()
             self.writer.check(server)
             self.assertTrue(self.writer.write(server, 20, self.fs.write_back), server.said())
-            self.assertEqual(server.info()["log_buffers"], "private", "no room for new ones")
+            self.assertEqual(server.info()["log_buffers"], "private", "the full disk has no room for mapped buffers")
             self.assertIn("no space", server.info()["io_path_why_not_better"])
         self.fs.make_room()
         os.remove(os.path.join(self.fs.mount, "copy"))
@@ -210,8 +210,8 @@ class OnBtrfs(OnReflinks, TestCase):
 
     def test_a_quota_that_is_used_up(self):
         """At the limit of a quota, btrfs refuses even overwrites, so no server can start. The
-        volume can still be inspected and copied. Once the quota is raised, a server starts with all
-        data."""
+        tools can still inspect and verify the volume. Once the quota is raised, a server starts
+        with all data."""
         run("btrfs", "quota", "enable", self.fs.mount)
         server = self.server()
         self.assertTrue(self.writer.write(server, 20))

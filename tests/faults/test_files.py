@@ -20,8 +20,8 @@ class BesideTheVolume(TestCase):
         return server
 
     def check_gone(self):
-        self.assertFalse(os.path.exists(self.pid_path), "the pid file was left behind")
-        self.assertFalse(os.path.exists(self.socket_path), "the socket's file was left behind")
+        self.assertFalse(os.path.exists(self.pid_path), "the server has left its pid file behind")
+        self.assertFalse(os.path.exists(self.socket_path), "the server has left its socket's file behind")
 
     def test_they_are_there_while_it_serves(self):
         server = self.server().start()

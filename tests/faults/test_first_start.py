@@ -1,4 +1,5 @@
-"""A first start is killed at any point. The next start must complete it."""
+"""A server is killed at any point of its first start on a volume. The next start must complete the
+volume."""
 
 import os
 import random
@@ -14,7 +15,7 @@ from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only
 from harness.tool import tool
 
-# Small volumes, so that many can be made.
+# Flags for small volumes, because these tests make many volumes.
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb"}
 TWICE_ROUNDS = 20
 # More calls than a first start makes.
@@ -23,7 +24,7 @@ KEY_COUNT = 30
 
 
 class Killed(TestCase):
-    """What the tests below share."""
+    """The parts that the tests below share."""
 
     def setUp(self):
         os.makedirs(TARGET.folder, exist_ok=True)
@@ -38,16 +39,17 @@ class Killed(TestCase):
         shutil.rmtree(self.volume, ignore_errors=True)
 
     def each_call(self, is_killed_at, check):
-        """Kills at each call in turn, and begins with an empty folder each time. Returns the number
-        of calls."""
+        """Kills a process at its first system call, a new process at its second call, and so on,
+        each time on an empty volume. With a `step` above 1, this leaves out calls. Returns the
+        number of calls, which is too high by less than `step`."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):
                 if not is_killed_at(number):
-                    self.assertGreater(number, 20, "it was hardly ever killed")
+                    self.assertGreater(number, 20, "the process makes too few calls for this test")
                     return number - 1
                 check()
-        return self.fail("it never ends")
+        return self.fail("the process makes more than `CALLS_MAX` calls")
 
     def check_serves_beside(self, counts):
         """Like `check_serves`, but restores the volume afterwards."""
@@ -59,7 +61,8 @@ class Killed(TestCase):
         os.rename(kept, self.volume)
 
     def check_serves(self, counts=(0,), **flags):
-        """Checks that a server starts, has as many keys as expected, and keeps a write."""
+        """Checks that a server starts, that its number of keys is in `counts`, and that a write
+        survives a restart."""
         with Server(volume=self.volume, **SMALL, **flags) as server:
             with server.client() as client:
                 self.assertIn(client("DBSIZE"), counts)
@@ -70,7 +73,7 @@ class Killed(TestCase):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class FirstStart(Killed):
     seconds = 130
 
@@ -87,16 +90,17 @@ class FirstStart(Killed):
 
     def test_at_each_call_without_io_uring(self):
         if TARGET.is_without_io_uring:
-            self.skipTest("nothing else is tested in this run")
+            self.skipTest("in this run, all tests are without io_uring")
         print("killed at", self.calls(io_backend="plain"), "calls")
 
     def test_at_each_call_behind_a_kill(self):
-        """The second start is killed at each of its calls. A later start must clear away what the
-        first one has left, including an unfinished file."""
+        """The first start is killed while it makes the file of the log's buffers. The second start
+        is killed at each of its calls in turn. The third start must cope with all that is left,
+        including an unfinished file."""
         number = 1
         while not os.path.exists(os.path.join(self.volume, "buffers.new")):
             self.empty()
-            self.assertTrue(self.killed(number), "it never makes the buffers")
+            self.assertTrue(self.killed(number), "the server never makes `buffers.new`")
             number += 1
         left = self.volume + "-left"
         shutil.copytree(self.volume, left)
@@ -124,10 +128,10 @@ class FirstStart(Killed):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class Tools(Killed):
     """Tools make a volume by the same calls as a server, but a larger one. So a short run of the
-    tests does not kill at each of these calls."""
+    tests kills at every fifth call only."""
 
     seconds = 100
 
@@ -136,7 +140,7 @@ class Tools(Killed):
         self.step = 1 if TARGET.is_every_call else 5
 
     def dump(self):
-        """An RDB file with some keys."""
+        """Makes an RDB file with some keys, and returns its path."""
         path = os.path.join(self.folder, "dump.rdb")
         with Server(**SMALL) as server:
             self.fill(server)
@@ -195,10 +199,10 @@ class Tools(Killed):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class PowerCut(Killed):
-    """A first start is killed and the power is cut: all is lost that the kernel has not written
-    back to the device, even names and lengths of files."""
+    """A first start is killed, and then the power is cut. A power cut loses everything that the
+    kernel has not written back to the device, even names and lengths of files."""
 
     seconds = 60
 
@@ -224,8 +228,8 @@ class PowerCut(Killed):
 
     def mount_copy_of(self, image):
         run("cp", "--sparse=always", image, self.image)
-        # With this interval, the kernel writes nothing back by itself. So the image does not change
-        # while it is copied.
+        # With a commit interval of 300 s, the kernel writes nothing back by itself. So the image
+        # does not change while `cut_power` copies it.
         run("mount", "-o", "loop,commit=300", self.image, self.mount)
         self.is_mounted = True
 
@@ -266,7 +270,7 @@ class PowerCut(Killed):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class Device(Killed):
     seconds = 60
 

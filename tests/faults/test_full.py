@@ -24,17 +24,18 @@ AT_ONCE = 128
 
 
 def write_until_refused(test, client):
-    """Returns the number of acknowledged writes, and the error of the refused one."""
+    """Writes until the server refuses a write. Returns the number of acknowledged writes, and the
+    error of the refused one."""
     for number in range(WRITES_MAX):
         kind, text = client.raw("SET", f"key:{number}", VALUE)
         if kind == b"-":
             test.assertTrue(text.startswith(b"MISCONF"), text)
             return number, text
-    return test.fail("the volume never filled up")
+    return test.fail("the server refused no write, so the volume never became full")
 
 
 def check_full(test, server, count):
-    """Checks that all data are readable and writes are refused, on every kind of connection."""
+    """Checks that the data are readable, and that writes are refused, also in a transaction."""
     with server.client() as client:
         test.assertEqual(client("DBSIZE"), count)
         for number in range(0, count, max(1, count // 20)):
@@ -54,10 +55,11 @@ def check_full(test, server, count):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that makes writes fail")
 class LimitReached(TestCase):
     """The log reaches its own limit, `log-size-max`, and the snapshot that would shorten the log
-    fails. For this, writes to the first slot fail: the first snapshot always goes there."""
+    fails. The tests make writes to the first slot fail, because the first snapshot always goes
+    there."""
 
     seconds = 10
 
@@ -74,7 +76,7 @@ class LimitReached(TestCase):
                 server = self.server(appendfsync=policy)
                 with server.client() as client:
                     count, text = write_until_refused(self, client)
-                    self.assertIn(b"FLUSHALL", text, "the way out is named")
+                    self.assertIn(b"FLUSHALL", text, "the error must name FLUSHALL as a way out")
                 check_full(self, server, count)
                 server.close()
 
@@ -87,7 +89,7 @@ class LimitReached(TestCase):
             check_full(self, server, count)
         with server.client() as client:
             self.assertEqual(client("FLUSHALL"), b"OK")
-            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="a write to succeed again")
             again, _ = write_until_refused(self, client)
             self.assertGreater(again, count // 2)
         server.restart()
@@ -115,7 +117,7 @@ class LimitReached(TestCase):
         server.restart()
         with server.client() as client:
             self.assertEqual(client("DBSIZE"), count)
-            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room")
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="a write to succeed")
 
     def test_writers_wait_for_no_reply_for_ever(self):
         server = self.server()
@@ -137,7 +139,7 @@ class LimitReached(TestCase):
         with server.client() as client:
             count, _ = write_until_refused(self, client)
             server.spoil()
-            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+            until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="a write to succeed again")
             for number in range(count):
                 self.assertEqual(client("SET", f"again:{number}", VALUE), b"OK")
         server.restart()
@@ -158,7 +160,7 @@ class FileSystemFull(TestCase):
         self.addCleanup(os.rmdir, self.mount)
         self.kind = mount_small(self, self.mount)
         if self.kind is None:
-            self.skipTest("no small file system can be mounted here (that needs root)")
+            self.skipTest("no small file system can be mounted (mounting needs root)")
 
     def test_full_restarted_and_freed(self):
         ballast = os.path.join(self.mount, "ballast")
@@ -176,7 +178,7 @@ class FileSystemFull(TestCase):
             with server.client() as client:
                 until(
                     lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"),
-                    what="writes after room was made on the file system",
+                    what="a write to succeed after room was made on the file system",
                 )
             server.restart()
             with server.client() as client:
@@ -190,7 +192,7 @@ class FileSystemFull(TestCase):
                 server.restart()
             with server.client() as client:
                 client("FLUSHALL")
-                until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="room again")
+                until(lambda: client.raw("SET", "k", VALUE) == (b"+", b"OK"), what="a write to succeed again")
 
     def test_no_room_to_begin_with(self):
         with open(os.path.join(self.mount, "ballast"), "wb") as file:
@@ -220,14 +222,14 @@ class SmallFileSystem(TestCase):
 
     def setUp(self):
         if os.geteuid() != 0:
-            self.skipTest("a small file system can be mounted by root only")
+            self.skipTest("only root can mount a small file system")
         with Server(start=False) as server:
             self.mount = server.folder + "-mount"
         os.makedirs(self.mount)
         self.addCleanup(os.rmdir, self.mount)
         mount = ["mount", "-t", "tmpfs", "-o", f"size={self.size}", "slimio-test", self.mount]
         if subprocess.run(mount, check=False).returncode != 0:
-            self.skipTest("no file system can be mounted here")
+            self.skipTest("no file system can be mounted on this machine")
         self.addCleanup(unmount, self.mount)
 
     def test_overwriting_is_never_refused(self):
@@ -275,7 +277,7 @@ class SmallFileSystem(TestCase):
             overwrite(chance.choices(keys, k=8_000))
 
     def requests(self, chance, block, *command):
-        """Requests that overwrite random keys. All values together have 24 MB."""
+        """Yields requests that overwrite random keys. The values of all keys together have 24 MB."""
         for _ in range(AT_ONCE):
             yield self.request(chance, block, chance.randrange(6000), *command)
 
@@ -285,8 +287,8 @@ class SmallFileSystem(TestCase):
 
 
 def mount_small(test, folder):
-    """Mounts a file system of 64 MiB: ext4 on a loop device or, if that fails, tmpfs. Returns which
-    of the two, or None."""
+    """Mounts a file system of 64 MiB: ext4 on a loop device or, if that fails, tmpfs. Returns
+    "ext4", "tmpfs", or None if neither can be mounted."""
     if os.geteuid() != 0:
         return None
     image = folder + ".image"

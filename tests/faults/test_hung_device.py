@@ -49,7 +49,7 @@ class HungDevice(TestCase):
                     self.assertIn(b"used_memory", operator("INFO"))
                     self.assertTrue(operator("MEMORY", "STATS"))
                     self.assertEqual(operator("GET", "absent"), None)
-                until(lambda: undurable_ms(server) > 100, 20, "a write being held up")
+                until(lambda: undurable_ms(server) > 100, 20, "the device to hold up a write")
                 held.let_go()
                 for client in writers:
                     self.assertEqual(client.read(), (b"+", b"OK"))
@@ -62,8 +62,8 @@ class HungDevice(TestCase):
         self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
 
     def check_who_reads_and_writes(self, device, **flags):
-        """Reads and writes in turn, so that the device begins to hang between quick writes. The
-        server uses plain system calls, and such a call could block it."""
+        """A client reads and writes in turn, so that the device begins to hang between quick writes.
+        The server uses plain system calls, and such a call could block the server."""
         held, server = device.held, self.serve(device, io_backend="plain", **flags)
         is_over = threading.Event()
 

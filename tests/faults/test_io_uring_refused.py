@@ -22,7 +22,7 @@ class Refused(TestCase):
         info = server.info("slimio")
         text = "\n".join(f"{name}:{value}" for name, value in info.items()).lower()
         self.assertRegex(text, "plain")
-        self.assertIn("io_uring", text, "why not the better path")
+        self.assertIn("io_uring", text, "INFO must say why io_uring is not in use")
         with server.client() as client:
             self.assertEqual(client("SET", "k", "v" * 100_000), b"OK")
         server.restart()

@@ -15,12 +15,12 @@ from harness.target import TARGET, TestCase, slimio_only
 LIVES = 50
 WRITERS = 4
 ACKNOWLEDGED_MAX = 120
-# Rounds that a writer has in flight at once.
+# Number of rounds that a writer has in flight at once.
 ROUNDS_AT_ONCE = 5
 
 
 class Writer:
-    """One connection that counts up, and records how far it was acknowledged.
+    """One connection that counts up, and records the last acknowledged numbers.
 
     Round n is `INCR count`, then a transaction that sets `a` and `b` to n, then a value. In some
     rounds this value has many blocks. So after any crash, `a` equals `b`, and `count` equals `a` or
@@ -73,15 +73,15 @@ class Writer:
         client.read()
 
     def check(self, test, client, when):
-        """Compares the data set with what was sent and acknowledged. The next rounds count on from
-        the data set's numbers."""
+        """Compares the data set with the sent and the acknowledged rounds. The next rounds count on
+        from the data set's numbers."""
         values = client("MGET", *(f"{self.name}:{what}" for what in ("count", "a", "b", "big")))
         count, first, second = (int(value or 0) for value in values[:3])
         big = int((values[3] or b"0").split(b":")[0])
         state = f"{when}: {self.name}: {count} {first} {second} {big}; {vars(self)}"
-        test.assertEqual(first, second, f"half a transaction: {state}")
-        test.assertTrue(first <= count <= first + 1, f"out of order: {state}")
-        test.assertTrue(first - 1 <= big <= first, f"out of order: {state}")
+        test.assertEqual(first, second, f"only half of a transaction took effect: {state}")
+        test.assertTrue(first <= count <= first + 1, f"writes took effect out of order: {state}")
+        test.assertTrue(first - 1 <= big <= first, f"writes took effect out of order: {state}")
         test.assertTrue(self.counted <= count <= self.sent, f"lost or invented: {state}")
         test.assertTrue(self.paired <= first <= self.sent, f"lost or invented: {state}")
         if count > first:
@@ -92,7 +92,7 @@ class Writer:
 
 
 class Lives(TestCase):
-    """The tests, which run under every policy. The class is not a test itself."""
+    """The common parts of the tests of each policy. This class itself has no tests."""
 
     policy = ""
     seconds = 60
@@ -152,7 +152,7 @@ class EverySec(Lives):
 
     def test_sigkill(self):
         if TARGET.is_stock:
-            self.skipTest("Redis delays writes while a flush runs, and may lose acknowledged ones")
+            self.skipTest("Redis delays writes while a flush runs, so it may lose acknowledged writes")
         self.run_lives(signal.SIGKILL)
 
     def test_sigterm(self):

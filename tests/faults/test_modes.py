@@ -1,5 +1,5 @@
-"""File modes. Whatever the umask, only the owner can read the files, and enter the folders, that a
-server or a tool makes."""
+"""Modes of the files and folders that a server or a tool makes. Whatever the umask is, only the
+owner can read the files and enter the folders."""
 
 import configparser
 import os
@@ -21,7 +21,7 @@ def mode(path):
 
 
 def tool_of_all(*args):
-    """Like `tool`, but with a umask of 0."""
+    """Runs a tool with a umask of 0. The tool must succeed."""
     line = [TARGET.command[0], *(str(arg) for arg in args)]
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, umask=0
@@ -30,7 +30,7 @@ def tool_of_all(*args):
 
 
 def server_of_all(**flags):
-    """A server that is not started yet, with a umask of 0."""
+    """Returns a server that is not started yet and will have a umask of 0."""
     server = Server(start=False, **flags)
     server.preexec = lambda: os.umask(0)
     return server
@@ -41,7 +41,8 @@ class Modes(TestCase):
     seconds = 20
 
     def check(self, folder, *wanted):
-        """Checks that others can read nothing in the folder, and that the wanted names are in it."""
+        """Checks that only the owner has access to anything in the folder, and that the folder
+        contains the wanted names."""
         found, wide = set(), []
         for place, folders, files in os.walk(folder):
             for name in folders + files:
@@ -146,7 +147,7 @@ class Modes(TestCase):
 
 
 def read_unit(name):
-    """The directives of a systemd file in `dist`. No directive may occur twice."""
+    """The directives under `[Service]` in a systemd file in `dist`. No directive may occur twice."""
     parser = configparser.RawConfigParser()
     parser.optionxform = str
     with open(os.path.join(ROOT, "dist", name), encoding="utf-8") as file:

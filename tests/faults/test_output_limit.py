@@ -46,24 +46,24 @@ class OutputLimit(TestCase):
         ):
             name = requests[-1][0]
             with self.subTest(requests=name), self.server.client() as client:
-                # This resets VmHWM, the peak of the memory.
+                # Resets VmHWM, the peak of the server's memory.
                 with open(f"/proc/{self.server.process.pid}/clear_refs", "w") as file:
                     file.write("5")
                 before = self.status("VmHWM")
                 ended = int(self.server.info()["client_output_buffer_limit_disconnections"])
                 client.socket.sendall(b"".join(encode(*request) for request in requests) + encode("SET", "ran", name))
-                self.assertTrue(closed(client), "it is not closed")
+                self.assertTrue(closed(client), "the server must close the connection")
                 self.assertLess(self.status("VmHWM") - before, SLACK)
                 self.assertEqual(int(self.server.info()["client_output_buffer_limit_disconnections"]), ended + 1)
                 with self.server.client() as observer:
-                    self.assertEqual(observer("GET", "ran"), None, "the request after it was run")
+                    self.assertEqual(observer("GET", "ran"), None, "the server ran the SET after the reply that was too long")
 
     def test_a_reply_that_was_cut_is_not_sent_though_the_limit_is_lifted(self):
         with self.server.client() as client:
             requests = [["MULTI"], ["HGETALL", "large"],
                         ["CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0"], ["EXEC"]]
             client.socket.sendall(b"".join(encode(*request) for request in requests))
-            self.assertTrue(closed(client), "it is not closed")
+            self.assertTrue(closed(client), "the server must close the connection")
 
     def test_what_is_not_told_has_no_limit(self):
         with self.server.client() as client:
@@ -78,13 +78,13 @@ class OutputLimit(TestCase):
             self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)
             self.assertEqual(len(client("HRANDFIELD", "large", 900, "WITHVALUES")), 1800)
             self.assertEqual(len(client("GET", "string")), 300_000)
-            # The limit applies to each reply alone, so twenty replies may exceed it together.
+            # The limit applies to each reply alone, so twenty replies together may exceed the limit.
             for _ in range(20):
                 self.assertEqual(len(client("HRANDFIELD", "large", -900)), 900)
 
 
 def closed(client):
-    """Whether the server closes the connection. Replies before that are read."""
+    """Reads all replies, and returns whether the server closes the connection."""
     try:
         while client.socket.recv(1 << 16):
             pass

@@ -82,7 +82,7 @@ class Protocol(TestCase):
             self.assertEqual(client("EXISTS", "half"), 0)
             until(
                 lambda: b"connected_clients:1\r" in client("INFO", "clients"),
-                what="the server noticing that they are gone",
+                what="the server to notice that the clients are gone",
             )
 
     def test_half_a_request_waits_for_the_rest(self):
@@ -190,7 +190,7 @@ class TooMany(TestCase):
                 self.assertEqual(one_more.read(), (b"-", b"ERR max number of clients reached"))
                 self.assertTrue(one_more.closed_by_server())
             clients[0].close()
-            until(lambda: server_lets_in(server), what="room for one more")
+            until(lambda: server_lets_in(server), what="the server to accept one more client")
 
     def test_out_of_file_descriptors(self):
         with Server(start=False, maxclients=10_000) as server:
@@ -209,14 +209,14 @@ class TooMany(TestCase):
                 for client in crowd:
                     client.close()
                 crowd.clear()
-                until(lambda: server_lets_in(server), what="being let in again")
+                until(lambda: server_lets_in(server), what="the server to accept a client again")
                 self.assertEqual(first("GET", "k"), b"v")
 
     def test_idle_clients_are_let_go(self):
         with Server() as server, server.client() as idle:
             self.assertEqual(idle("CONFIG", "SET", "timeout", 1), b"OK")
             self.assertTrue(idle.closed_by_server())
-            until(lambda: server_lets_in(server), what="another one being served")
+            until(lambda: server_lets_in(server), what="the server to serve another client")
 
 
 class Doors(TestCase):
@@ -274,8 +274,8 @@ def server_lets_in(server):
 
 
 def address_of_this_machine():
-    """The address of a network card. The test asks the kernel for a route to find it; nothing is
-    sent."""
+    """The address of a network card. The test finds the address by asking the kernel for a route,
+    and sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

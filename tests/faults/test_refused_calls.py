@@ -16,8 +16,8 @@ from harness.server import Server, StartError
 from harness.target import TARGET, TestCase, slimio_only
 from harness.wait import until
 
-LOADER = "without it the loader can't start the program"
-RUNTIME = "without it Rust's runtime aborts before `main`"
+LOADER = "without this call, the loader can't start the program"
+RUNTIME = "without this call, Rust's runtime aborts before `main`"
 EXEMPT = {
     "execve": LOADER,
     "mmap": LOADER,
@@ -30,16 +30,17 @@ EXEMPT = {
     "arch_prctl": LOADER,
     "poll": RUNTIME,
     "rt_sigaction": RUNTIME,
-    "write": "without it nothing can be said",
-    "exit": "without it no thread ends",
-    "exit_group": "without it no process ends",
-    "futex": "without it no thread can wait for another",
+    "write": "without this call, the server can print no message",
+    "exit": "without this call, no thread ends",
+    "exit_group": "without this call, no process ends",
+    "futex": "without this call, no thread can wait for another thread",
 }
 
 # The server can do without these calls, and reports what it does instead.
 MADE_UP_FOR = ("fallocate", "pwritev2", "madvise", "sched_setattr", "prlimit64")
 
-# IORING_REGISTER_FILES, IORING_REGISTER_PROBE, IORING_REGISTER_ENABLE_RINGS: if any is refused, there is no ring.
+# If a filter refuses any of these calls, the server can't use io_uring. The numbers stand for
+# IORING_REGISTER_FILES, IORING_REGISTER_PROBE and IORING_REGISTER_ENABLE_RINGS.
 RINGS = (
     "io_uring_setup",
     "io_uring_enter",
@@ -57,7 +58,7 @@ def launcher(call, errno):
 
 
 def use(server):
-    """Makes a server do everything that it can do."""
+    """Gives a server work of each kind, so that it makes all of its system calls."""
     with server.client() as client:
         client("SET", "k", "v" * 100_000)
         client("BGREWRITEAOF")
@@ -85,7 +86,7 @@ class EachCall:
         flags = {"io_backend": self.backend, "appendfsync": "always"}
         found = tracing.calls_of(use, **flags)
         for expected in ("fdatasync", "accept4" if self.backend == "plain" else "io_uring_enter"):
-            self.assertIn(expected, found, "the trace must have it")
+            self.assertIn(expected, found, "the trace must contain this call")
         self.calls = {name: call for name, call in found.items() if name not in EXEMPT}
 
     def check_all(self, errno):
@@ -118,7 +119,7 @@ class EachCall:
                 server.start()
             except StartError:
                 self.check_refusal(server, name)
-                self.assertFalse(says_plain, f"probe has not seen it: {probe.stdout}")
+                self.assertFalse(says_plain, f"probe did not predict that no server can start: {probe.stdout}")
                 return
             info = self.serve(server)
             io_path, why = info["io_path"], info["io_path_why_not_better"]
@@ -177,7 +178,7 @@ class EachCallOfPlainCalls(EachCall, TestCase):
 
 @slimio_only
 class Later(TestCase):
-    """The filter comes only while the server already runs: a preloaded library installs it."""
+    """A preloaded library installs the filter only when the server already runs."""
 
     seconds = 10
 
@@ -215,7 +216,8 @@ class Later(TestCase):
                 self.assertGreaterEqual(int(client("GET", "n") or 0), acknowledged)
 
     def write_until_refused(self, client):
-        """Returns how many of up to a hundred writes were acknowledged."""
+        """Does up to a hundred writes, and stops when one fails. Returns the number of acknowledged
+        writes."""
         for count in range(100):
             try:
                 client("INCR", "n")
@@ -240,7 +242,7 @@ class Later(TestCase):
             self.check("pwritev2", errno, "goes on", backend="plain")
 
     def test_a_write_that_is_refused_latches(self):
-        # No call is left to write with.
+        # Without these two calls, the server can't write to its volume.
         self.check("pwritev2,pwritev", "EPERM", "latches", backend="plain")
 
     def test_a_flush_that_is_refused_is_not_missed_where_writes_are_durable(self):

@@ -16,8 +16,8 @@ from harness.tool import tool
 from harness.wait import until
 
 SMALL = {"log_segment_size": "1mb", "log_buffers": 4, "log_buffer_size": "64kb", "maxclients": 10}
-# More descriptors than a server and its clients need, so a start must succeed before the test gets
-# here.
+# More descriptors than a server and its clients need, so a start must succeed before the test
+# reaches this number.
 DESCRIPTORS_MAX = 80
 
 
@@ -32,17 +32,18 @@ class Remedies(TestCase):
         self.volume = os.path.join(self.folder, "volume")
 
     def refusal(self, preexec=None, **flags):
-        """The last line of a server that does not start; None if it serves."""
+        """Starts a server. Returns the last line of its output if it refuses, or None if it
+        serves."""
         server = Server(start=False, volume=self.volume, **(SMALL | flags))
         server.preexec = preexec
         with server:
             server.take_port()
             server.spawn()
             try:
-                # Without spare descriptors no client can connect. So this line, which the server
-                # prints just before it serves, counts as well.
+                # Without spare descriptors no client can connect. So the line "Ready to accept",
+                # which the server prints just before it serves, counts as well.
                 ready = lambda: "Ready to accept" in server.said() or server.is_serving()
-                until(ready, START_SECONDS, "serving or refusing")
+                until(ready, START_SECONDS, "the server to serve or to refuse")
                 return None
             except StartError:
                 self.assertEqual(server.process.returncode, 1, server.said())
@@ -59,7 +60,8 @@ class Remedies(TestCase):
         self.assertIsNone(self.refusal())
 
     def test_too_many_open_files(self):
-        """Tries each number of descriptors, on a new volume and on an existing one."""
+        """Tries more and more descriptors until a server starts. At first there is no volume. Later
+        tries find the volume of an earlier try."""
         if TARGET.is_without_io_uring:
             self.skipTest("the program that starts the server without io_uring needs descriptors itself")
         for backend in ("auto", "plain"):
@@ -76,7 +78,7 @@ class Remedies(TestCase):
                     refused += 1
                     self.check_said(said, "open files", "ulimit -n", "LimitNOFILE")
             else:
-                self.fail("it never starts")
+                self.fail("the server starts with no number of descriptors")
             self.assertGreater(refused, 5)
             shutil.rmtree(self.volume)
 
@@ -87,7 +89,8 @@ class Remedies(TestCase):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        # The first size is too small for the superblock, the next for the log, the last for its buffers.
+        # The first size is too small for the superblock. Each other size is too small for the log or
+        # for its buffers.
         for size in (32 << 10, 64 << 10, 128 << 10, (1 << 20) - 1):
             with self.subTest(size):
                 said = self.refusal(lambda: limit(size))
@@ -99,22 +102,22 @@ class Remedies(TestCase):
 
     @contextlib.contextmanager
     def mounted(self, *options):
-        """Mounts something in the place of the volume."""
+        """Mounts a file system or a folder in the place of the volume. Unmounts it at the end."""
         if os.geteuid() != 0:
             self.skipTest("mounting needs root")
         os.makedirs(self.volume, exist_ok=True)
         try:
             run("mount", *options, self.volume)
         except (OSError, subprocess.CalledProcessError) as error:
-            self.skipTest(f"nothing can be mounted here: {getattr(error, 'stderr', error)}")
+            self.skipTest(f"the mount failed: {getattr(error, 'stderr', error)}")
         try:
             yield
         finally:
             unmount(self.volume)
 
     def test_no_room_for_a_new_volume(self):
-        """Tries each size that is too small, in turn. Once the file system is large enough, a
-        server starts in the same directory."""
+        """Makes the file system larger and larger. Once the file system is large enough, a server
+        must start in the same directory."""
         with self.mounted("-t", "tmpfs", "-o", "size=4k", "slimio-test"):
             refused = 0
             for pages in range(1, 2000):
@@ -150,7 +153,7 @@ class Remedies(TestCase):
         self.check_serves()
 
     def test_what_others_own(self):
-        """If permissions are the cause, the error says so."""
+        """If permissions are the cause, the error must say so."""
         if os.geteuid() != 0:
             self.skipTest("running as another user needs root")
         os.makedirs(self.volume)

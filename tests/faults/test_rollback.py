@@ -1,4 +1,5 @@
-"""`slimio rollback`, and volumes that lack a file: output, changes, and the data afterwards."""
+"""`slimio rollback`, and volumes that lack a file. The tests check the output, the changes to the
+volume, and the data after the next start."""
 
 import json
 import os
@@ -26,7 +27,8 @@ class Rollback(TestCase):
     seconds = 30
 
     def written(self):
-        """A stopped server whose volume has an on-demand snapshot, a root, and a log after the root."""
+        """Returns a stopped server. Its volume has an on-demand snapshot, a WAL-snapshot, and log
+        records after both."""
         server = Server(appendfsync="always", log_segment_size="1mb")
         self.addCleanup(server.close)
         with server.client() as client:
@@ -36,7 +38,7 @@ class Rollback(TestCase):
             client("BGREWRITEAOF")
             until(lambda: server.info()["snapshot_rewrites_complete"] == "1", PATIENCE, "the rewrite")
             client("SET", "later", 1)
-        self.assertEqual(tool("rollback", "--volume", server.volume)[0], 1, "a server has it")
+        self.assertEqual(tool("rollback", "--volume", server.volume)[0], 1, "rollback must refuse a volume in use")
         self.assertEqual(server.terminate(), 0)
         return server
 
@@ -127,10 +129,10 @@ class Rollback(TestCase):
                 status, _, complaint = tool("verify", "--volume", server.volume)
                 self.assertEqual(status, 1 if kind else 0)
                 self.assertIn(what if kind else "", complaint)
-                self.assertFalse(os.path.exists(path), "nothing was written")
+                self.assertFalse(os.path.exists(path), "the tools must not create the file")
                 if kind == "wal":
                     self.assertIn(what, refusal(volume=server.volume))
-                    self.assertFalse(os.path.exists(path), "a refused volume stays as it is")
+                    self.assertFalse(os.path.exists(path), "a server that refuses must not create the file")
                     continue
                 server.start()
                 self.assertIn("is lost" if kind else "is created again", server.said())
@@ -141,7 +143,7 @@ class Rollback(TestCase):
         server = self.written()
         path = os.path.join(server.volume, "super")
         with open(path, "r+b") as file:
-            # There are four copies of the superblock. Each has its version after eight bytes.
+            # There are four copies of the superblock. In each, the format version begins at byte 8.
             for copy in range(4):
                 file.seek(copy * 16384 + 8)
                 file.write((99).to_bytes(4, "little"))
@@ -173,4 +175,4 @@ class Rollback(TestCase):
         self.assertEqual(status, 0)
         self.assertIn("format version 99", out)
         with open(path, "rb") as file:
-            self.assertEqual(file.read(), before, "nothing was written")
+            self.assertEqual(file.read(), before, "the superblock must not change")

@@ -1,4 +1,5 @@
-"""Snapshots that end early, or are damaged on the volume: what remains, and what is reported."""
+"""Snapshots end early, or are damaged on the volume. The tests check the remaining data and the
+errors."""
 
 import errno
 import json
@@ -34,7 +35,7 @@ def wait_until_over(server):
         names = ("rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled")
         return all(info[name] == "0" for name in names)
 
-    until(is_over, PATIENCE, "the snapshot being over")
+    until(is_over, PATIENCE, "the end of the snapshot")
 
 
 @slimio_only
@@ -86,7 +87,7 @@ class Ends(TestCase):
                     server.start()
                     with server.client() as client:
                         self.assertEqual(contents(client), before | {b"late": b"2"})
-                    self.assertEqual(tool("verify", "--volume", server.volume)[0], 1, "it is in use")
+                    self.assertEqual(tool("verify", "--volume", server.volume)[0], 1, "verify must refuse a volume in use")
                     server.terminate()
                     status, said = tool("verify", "--volume", server.volume)
                     self.assertEqual(status, 0, said)
@@ -94,7 +95,7 @@ class Ends(TestCase):
 
     def test_killed_behind_a_rewrite_that_its_log_took_along(self):
         """`appendonly no` ends the log during a rewrite. After the kill, the data are those at the
-        log's end, without anything that came later."""
+        log's end, without any later write."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client)
@@ -127,7 +128,7 @@ class Ends(TestCase):
                         self.assertEqual(contents(client), before)
 
     def damaged_at(self, held):
-        """Byte offsets of the parts of a snapshot in its file."""
+        """The offset of one byte in each part of a snapshot, from the beginning of its file."""
         last = held["len_lbas"] - 1
         return {
             "header": 100,
@@ -159,7 +160,7 @@ class Ends(TestCase):
                     if kind == "wal":
                         self.assertIn(what, refusal(volume=server.volume))
                         # Verify and start must have changed nothing. So once the bit is flipped
-                        # back, the snapshot has everything.
+                        # back, a server finds all data.
                         flip_bit(path, self.damaged_at(held)[part])
                     server.start()
                     with server.client() as client:
@@ -168,7 +169,7 @@ class Ends(TestCase):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that makes writes fail")
 class Failures(TestCase):
     seconds = 8
 
@@ -241,8 +242,8 @@ class Memory(TestCase):
         with server.client() as client, server.client() as other:
             for number in range(count):
                 client("SET", f"k:{number}", draw.randbytes(size))
-            # These requests run in the turn in which the snapshot begins. The snapshot has taken
-            # nothing yet, so the first 8 MB fit.
+            # The server runs these requests in the turn of its event loop in which the snapshot
+            # begins. The snapshot holds no old values yet, so the first 8 MB fit into its limit.
             flood = [["SET", f"k:{number}", "w"] for number in reversed(range(count))]
             client.send(b"".join(encode(*request) for request in [["BGSAVE"], *flood]))
             self.assertEqual(client.read()[0], b"+")
@@ -254,5 +255,5 @@ class Memory(TestCase):
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
             self.assertGreater(int(info["snapshot_writes_waited"]), 0)
             self.assertGreater(int(info["rdb_last_cow_size"]), 4 << 20)
-            # The snapshot takes at most one value more than fits.
+            # Beyond its limit, the snapshot holds at most one more old value.
             self.assertLess(int(info["rdb_last_cow_size"]), (8 << 20) + 2 * size)

@@ -1,5 +1,5 @@
-"""The rate of a snapshot. While commands are served, it is `snapshot-rate`. Otherwise, the snapshot
-is as fast as possible."""
+"""The rate of a snapshot. While the server serves commands, the rate is `snapshot-rate`. Otherwise,
+the snapshot is as fast as possible."""
 
 from harness.resp import ReplyError
 from harness.server import Server
@@ -13,7 +13,8 @@ SLOW = 64 << 10
 # At this rate, eight megabytes take some seconds. At a sixteenth of this rate, they take longer
 # than a test may.
 RATE = 2 << 20
-# The traffic must have no pause of 100 ms, because the server would take such a pause for its end.
+# The server takes a pause of 100 ms for the end of the traffic. So the pauses of a test must be
+# shorter.
 PAUSE_SECONDS = 0.05
 
 
@@ -23,7 +24,7 @@ class SnapshotRate(TestCase):
 
     def begin(self, client, server):
         """Begins a snapshot while keys are set, and waits until the snapshot is throttled. Returns
-        an `Absence` that begins then."""
+        an `Absence` that begins at that moment."""
         fill(client)
 
         def is_held_back():
@@ -38,7 +39,7 @@ class SnapshotRate(TestCase):
         return until(is_held_back)
 
     def server(self, **flags):
-        # These settings keep the server from taking other snapshots meanwhile.
+        # `save` and the percentage keep the server from taking snapshots by itself.
         server = Server(snapshot_rate=SLOW, save="", auto_aof_rewrite_percentage=0, **flags)
         self.addCleanup(server.close)
         return server
@@ -64,29 +65,30 @@ class SnapshotRate(TestCase):
 
     def all_replaced_without_a_pause(self, client, server):
         """Replaces all keys during a throttled snapshot, which may hold only a quarter of the
-        replaced data. Returns whether no SET had to wait. At this rate, each 50 SETs would wait for
-        a second and a half."""
-        # The snapshot of the last try must be over, so that the next one begins with the present
-        # data.
+        replaced data. Returns whether no SET had to wait, or no 50 SETs took `PAUSE_SECONDS`. If the
+        snapshot kept its rate, every 50 SETs would wait for a second and a half."""
+        # The snapshot of the last try must be over, so that the next snapshot begins with the
+        # present data.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
         waited = server.info()["snapshot_writes_waited"]
         absence = self.begin(client, server)
         for start in range(0, KEYS, 50):
             traffic(client, start)
             absence.look()
-        # On a busy machine there is always a pause, but it is not one of the server.
+        # On a busy machine, there may be a pause that the server has not caused.
         is_unwaited = server.info()["snapshot_writes_waited"] == waited
         return is_unwaited or absence.seconds < PAUSE_SECONDS
 
     def is_hurried(self, request, client, server):
-        """Whether a WAL-snapshot that the server takes by itself, throttled to a rate below
-        `snapshot-rate`, goes at that rate behind the request. The snapshot may end before that is
-        seen, because it is not throttled while a busy machine keeps the test from sending."""
+        """Waits for a WAL-snapshot that the server takes by itself, at a rate below
+        `snapshot-rate`. Then sends the request, and returns whether the snapshot goes on at
+        `snapshot-rate`. False may also mean that the snapshot ended before the test saw its new
+        rate: while a busy machine keeps the test from sending, the snapshot is not throttled."""
         until(lambda: not self.is_snapshotting(server))
 
         def is_slow():
             if not self.is_rewriting(server):
-                # The log grows by the percentage.
+                # These writes make the log grow, until the server takes a WAL-snapshot.
                 traffic(client)
             return self.goes_at(RATE // 16, client, server)
 
@@ -105,7 +107,7 @@ class SnapshotRate(TestCase):
         return self.is_rewriting(server) or server.info()["rdb_bgsave_in_progress"] == "1"
 
     def goes_at(self, rate, client, server):
-        """Whether a WAL-snapshot is throttled to this rate while clients read."""
+        """Reads keys. Returns whether a WAL-snapshot is running and throttled to this rate."""
         for _ in range(20):
             client.pipeline([["GET", "k:1"]] * 50)
         info = server.info()
@@ -137,7 +139,7 @@ class SnapshotRate(TestCase):
         )
         self.addCleanup(server.close)
         with server.client() as client:
-            # 320 MB, ten times the limit of the log.
+            # Writes 320 MB, ten times the limit of the log.
             for _ in range(40):
                 fill(client)
             info = server.info()
@@ -150,8 +152,8 @@ class SnapshotRate(TestCase):
             self.begin(client, server)
             complete = saves_complete(server)
             client("FLUSHALL")
-            # The next snapshot has little to write. It must not wait until the pause of the last
-            # one would have ended.
+            # FLUSHALL ends the snapshot during a long pause. The next snapshot has little to write,
+            # and must not wait for the rest of that pause.
             until(lambda: traffic(client) and saves_complete(server) > complete)
 
 

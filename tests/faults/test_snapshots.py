@@ -15,7 +15,7 @@ PATIENCE = 20
 
 
 def fill(client, count, seed=1, size=100):
-    """Sets keys of several kinds, some of which expire; returns their contents."""
+    """Sets `count` keys of several kinds. Some of the keys have an expiry."""
     draw = random.Random(seed)
     commands = []
     for number in range(count):
@@ -35,7 +35,7 @@ def fill(client, count, seed=1, size=100):
 
 
 def contents(client, dbs=(0,)):
-    """Every key with its type, value and expiry."""
+    """Returns the type, value and expiry of every key."""
     found = {}
     for db in dbs:
         client("SELECT", db)
@@ -67,7 +67,7 @@ def wait_until_saved(server, kind="rdb"):
         info = server.info("persistence")
         return info[progress] == "0" and (kind == "rdb" or info[scheduled] == "0")
 
-    until(is_over, PATIENCE, "the snapshot being over")
+    until(is_over, PATIENCE, "the end of the snapshot")
 
 
 @slimio_only
@@ -105,7 +105,7 @@ class Snapshots(TestCase):
                     server.restart()
                     with server.client() as client:
                         self.assertEqual(contents(client, (0, 9)), before)
-                # A key that was deleted before the snapshot reached it is left out.
+                # The snapshot leaves out `n:0` if DEL came before the snapshot reached that key.
                 loaded = int(server.info()["rdb_last_load_keys_loaded"])
                 self.assertIn(loaded, (in_snapshot - 1, in_snapshot))
                 server.close()
@@ -162,7 +162,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             self.assertEqual(client("MGET", "a", "d"), [b"1", b"4"])
             client("FLUSHALL")
-            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "what is empty is saved")
+            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "a snapshot of the empty data set")
         server.restart()
         with server.client() as client:
             self.assertEqual(client("DBSIZE"), 0)
@@ -181,7 +181,7 @@ class Snapshots(TestCase):
             self.assertEqual(contents(client), before)
             client("SET", "kept", 1)
             client("CONFIG", "SET", "appendonly", "yes")
-            until(lambda: server.info()["log_state"] == "on", PATIENCE, "the log going on")
+            until(lambda: server.info()["log_state"] == "on", PATIENCE, "the log to go on")
             self.assertEqual(server.info()["aof_enabled"], "1")
             client("SET", "logged", 1)
         server.flags["appendonly"] = "yes"
@@ -195,7 +195,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             fill(client, 20_000, size=500)
             client.pipeline([["BGREWRITEAOF"], ["FLUSHALL"], ["SET", "new", 1]])
-            until(lambda: server.info()["snapshot_rewrites_complete"] == "1", PATIENCE, "the one behind it")
+            until(lambda: server.info()["snapshot_rewrites_complete"] == "1", PATIENCE, "the snapshot after the flush")
             self.assertEqual(client("KEYS", "*"), [b"new"])
         server.restart()
         with server.client() as client:
@@ -208,7 +208,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             fill(client, 20_000, size=500)
             client.pipeline([["BGSAVE"], ["FLUSHALL"]])
-            until(lambda: "given up: everything was flushed" in server.said(), PATIENCE, "the end")
+            until(lambda: "given up: everything was flushed" in server.said(), PATIENCE, "the snapshot's end")
             self.assertNotIn("failed", server.said())
             self.assertEqual(client("SET", "new", 1), b"OK")
             wait_until_saved(server)
@@ -221,12 +221,12 @@ class Snapshots(TestCase):
         server = self.server(log_size_max="8mb", appendfsync="no", auto_aof_rewrite_percentage=0)
         with server.client() as client:
             fill(client, 10_000, size=2000)
-            until(lambda: server.info()["rdb_bgsave_in_progress"] == "0", PATIENCE, "room")
+            until(lambda: server.info()["rdb_bgsave_in_progress"] == "0", PATIENCE, "the snapshot's end")
             saves = int(server.info()["snapshot_saves_complete"])
             client("BGSAVE", "SCHEDULE")
             overwrite = [["SET", f"s:{number}", "x" * 2000] for number in range(8000)]
             client.pipeline(overwrite)
-            until(lambda: int(server.info()["snapshot_saves_complete"]) > saves, PATIENCE, "the one asked for")
+            until(lambda: int(server.info()["snapshot_saves_complete"]) > saves, PATIENCE, "the snapshot that BGSAVE asked for")
             info = server.info()
             self.assertGreaterEqual(int(info["snapshot_rewrites_complete"]), 1)
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
@@ -254,7 +254,8 @@ class Snapshots(TestCase):
                 server.close()
 
     def test_killed_again_and_again_during_snapshots_without_a_log(self):
-        """After each kill, the data are those of the last complete snapshot or of a newer one."""
+        """After each kill, the data are those of the last snapshot that is known to be complete, or
+        of a newer one."""
         server = self.server(appendonly="no", save="")
         done = 0
         for life in range(1, 7):
@@ -274,8 +275,8 @@ class Snapshots(TestCase):
                 done = max(done, found)
 
     def test_keys_go_for_lack_of_memory_during_a_snapshot(self):
-        """Memory that is held only for the snapshot does not count towards the limit, so no keys
-        are evicted because of it."""
+        """Memory that is held only for the snapshot does not count towards `maxmemory`, so the
+        server evicts no keys because of that memory."""
         policies = ["noeviction"]
         policies += [f"{which}-{how}" for which in ("allkeys", "volatile") for how in ("lru", "lfu", "random")]
         for policy in [*policies, "volatile-ttl"]:
@@ -353,7 +354,8 @@ class Snapshots(TestCase):
             self.assertEqual(client("EXISTS", "a", "b"), 2)
 
     def test_killed_during_snapshots(self):
-        """Every acknowledged write is there, whichever snapshot was running."""
+        """After each kill, every acknowledged write is there, whichever kind of snapshot was
+        running."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client, 5000, size=500)
@@ -397,7 +399,7 @@ class Snapshots(TestCase):
 
 
 @slimio_only
-@unittest.skipIf(compiler() is None, "there is no C compiler for the library that fails writes")
+@unittest.skipIf(compiler() is None, "there is no C compiler for the library that makes writes fail")
 class FailingSnapshots(TestCase):
     seconds = 20
 
@@ -481,7 +483,7 @@ class FailingSnapshots(TestCase):
             self.assertEqual(kind, b"-")
             self.assertTrue(text.startswith(b"MISCONF Redis is configured to save RDB"), text)
             self.assertEqual(client("GET", "a"), b"1")
-            # A monitoring client gets the error, too, and SHUTDOWN is refused.
+            # PING gets the error, too, so monitoring sees it. SHUTDOWN is refused.
             self.assertEqual(client.raw("PING")[1][:7], b"MISCONF")
             kind, text = client.raw("SHUTDOWN")
             self.assertEqual((kind, text), (b"-", b"ERR Errors trying to SHUTDOWN. Check logs."))

@@ -7,7 +7,7 @@ from harness.target import TestCase, slimio_only
 LIMIT_MS = 10
 TRIES = 12
 
-# Commands without a row of their own, because they run queued commands without a break, or have no
+# Commands without a row in `Requests`, because they run queued commands without a break, or have no
 # large form.
 WITHOUT_ROW = {
     "exec", "multi", "discard", "monitor", "quit", "reset",
@@ -28,7 +28,7 @@ class Stops(TestCase):
                 # and it includes the time in which a hypervisor lends the cores to others.
                 tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
                 took = next((took for took in tries if took < LIMIT_MS), None)
-                self.assertIsNotNone(took, f"{name} stops others for more than {LIMIT_MS} ms")
+                self.assertIsNotNone(took, f"{name} holds up other clients for more than {LIMIT_MS} ms")
 
     def test_others_are_served_beside_the_largest_requests(self):
         self.check_half(0)

@@ -1,4 +1,4 @@
-"""Messages to a service manager like systemd, at NOTIFY_SOCKET."""
+"""Messages to a service manager like systemd, at the address in NOTIFY_SOCKET."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
 """The log's mapped buffers are on a disk that is partly unreadable, or goes away. No signal may end
-the server, the error must be a clear message, and nothing acknowledged may be lost."""
+the server, the error must be a clear message, and no acknowledged write may be lost."""
 
 import contextlib
 import os
@@ -39,8 +39,8 @@ def pieces(places):
 
 
 class Unreadable:
-    """`volume` is the server's directive, `buffers` the file or device with its buffers, and
-    `spoil(start, end)` makes bytes of the buffers unreadable."""
+    """`volume` is the value of the server's directive, `buffers` is the file or device with the
+    log's buffers, and `spoil(start, end)` makes bytes of the buffers unreadable."""
 
     seconds = 60
 
@@ -114,9 +114,9 @@ class Unreadable:
                 self.assertTrue(server.is_alive(), server.said()[-2000:])
             return server.info()["log_latched"] == "1"
 
-        until(noticed, 30, "the disk being missed")
+        until(noticed, 30, "the server to notice that its disk fails")
         self.check(server)
-        self.assertGreaterEqual(server.terminate(), 0, "ended by a signal")
+        self.assertGreaterEqual(server.terminate(), 0, "a signal ended the server")
 
 
 class Directory(Unreadable):
@@ -140,7 +140,7 @@ class Directory(Unreadable):
 
     @contextlib.contextmanager
     def nothing_cached(self):
-        """Unmounts and mounts the file system, which drops the kernel's cache of the file
+        """At its end, unmounts and mounts the file system. This drops the kernel's cache of the file
         system."""
         yield
         unmount(self.mount)
@@ -171,8 +171,8 @@ class OnDevice(Unreadable, TestCase):
         self.image.spoil((self.start + start, self.start + end))
 
     def test_the_device_shrinks(self):
-        """The device becomes smaller, as a logical volume may, so that the mapped range is behind
-        its end."""
+        """The device becomes smaller, as a logical volume may. Then the mapped range is behind the
+        device's end."""
         server = self.server()
         self.fill(server)
         self.image.shrink(self.start + MIB // 4)
@@ -182,6 +182,6 @@ class OnDevice(Unreadable, TestCase):
     @contextlib.contextmanager
     def nothing_cached(self):
         yield
-        # The kernel drops the cache when nobody has the device open any more. But another process
-        # may still have it open, so the pages are dropped here.
+        # The kernel drops a device's cache when no process has the device open any more. But
+        # another process may still have it open, so the test drops the pages itself.
         forget(self.volume, 0, 256 * MIB)

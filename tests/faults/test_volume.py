@@ -1,5 +1,5 @@
-"""Somebody has changed a volume. It must be opened with all data, or refused with a clear
-message."""
+"""Somebody has changed a volume. A server must open the volume with all data, or refuse it with a
+clear message."""
 
 import itertools
 import os
@@ -64,12 +64,12 @@ class Damage(TestCase):
         for word in words:
             self.assertIn(word, said)
         self.assertNotIn("panicked", said)
-        self.assertEqual(self.sizes(volume), before, "something was changed")
+        self.assertEqual(self.sizes(volume), before, "a refused start must change no file")
         return said
 
     def sizes(self, volume):
-        """Sizes of all files except the lock. The lock contains the process id of its last holder,
-        whose length varies."""
+        """Sizes of all files except the lock. The size of the lock varies, because the lock contains
+        the process ID of its last holder."""
         names = [name for name in os.listdir(volume) if name != "lock"]
         return {name: os.path.getsize(os.path.join(volume, name)) for name in names}
 
@@ -85,7 +85,7 @@ class Damage(TestCase):
                 damaged = on_media.read_copy(volume, copy)
                 with Server(volume=volume, **SMALL_LOG) as server:
                     self.check_whole(server)
-                self.assertNotEqual(on_media.read_copy(volume, copy), damaged, "not repaired")
+                self.assertNotEqual(on_media.read_copy(volume, copy), damaged, "a start must repair the copy")
 
     def test_each_pair_of_copies(self):
         opened = 0
@@ -105,7 +105,7 @@ class Damage(TestCase):
                     opened += 1
                     with server:
                         self.check_whole(server)
-        self.assertGreaterEqual(opened, 5, "one pair of six holds the last update")
+        self.assertGreaterEqual(opened, 5, "only one pair of the six holds the last update")
 
     def test_all_copies(self):
         volume = self.volume()
@@ -131,7 +131,7 @@ class Damage(TestCase):
             shutil.copy(other, on_media.superblock_path(ours))
         try:
             with Server(volume=ours, **SMALL_LOG) as server:
-                self.fail(f"opened: {server.info('keyspace')}")
+                self.fail(f"the server opened the volume: {server.info('keyspace')}")
         except StartError as error:
             self.assertNotIn("panicked", str(error))
 
@@ -193,7 +193,7 @@ class Damage(TestCase):
                     self.assertIn(b"" if force else b"--force", made.stderr)
 
     def test_missing_or_truncated_buffers(self):
-        # Some acknowledged writes may be in no other file.
+        # Some acknowledged writes may be in the file `buffers` only.
         for size in (None, 0, 4096, 1 << 20, -4096, -1):
             with self.subTest(size):
                 volume = self.volume()

@@ -24,7 +24,7 @@ class Waf(TestCase):
     def refused(self, *args):
         code, text = tool("waf", *args)
         self.assertEqual(code, 1, text)
-        self.assertEqual(text.count("\n"), 1, "one sentence")
+        self.assertEqual(text.count("\n"), 1, "an error must be one line")
         return text
 
     def test_formula_and_simulation_agree_in_both_readings(self):
@@ -37,15 +37,15 @@ class Waf(TestCase):
                 self.assertEqual(model, waf)
                 self.assertLess(abs(error), TOLERANCE_PERCENT)
                 self.assertLess(abs(simulated / waf - 1) * 100, TOLERANCE_PERCENT)
-                self.assertLess(greedy, model, "greedy is better")
-        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "the seed decides")
+                self.assertLess(greedy, model, "greedy collection must copy less")
+        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "the same seed must give the same output")
 
     def test_a_drive_that_collects_only_when_it_must_copies_less(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             self.said("generate", "--keys", 1.5, "--size", "720M", "--out", trace)
             eager = self.replayed(trace, "--background", 0.25)
-            self.assertEqual(eager, self.replayed(trace), "the paper's drive collects below a quarter of free units")
+            self.assertEqual(eager, self.replayed(trace), "by default, the drive collects while less than a quarter of its units is free")
             lazy = self.replayed(trace, "--background", 0)
             self.assertGreater(eager, 1.05)
             self.assertEqual(lazy, 1)
@@ -67,8 +67,8 @@ class Waf(TestCase):
                 self.assertEqual(os.listdir(folder), ["trace"])
             with open(trace, encoding="utf-8") as file:
                 self.assertEqual(file.read(), "an older one")
-            # If the path does not name a regular file, the trace is written into what is there, and
-            # no file replaces that.
+            # If the path names a device, the trace is written into the device. No file replaces the
+            # device.
             self.said("generate", "--size", "720M", "--repetitions", 1, "--out", "/dev/null")
             self.assertFalse(os.path.isfile("/dev/null"))
 
