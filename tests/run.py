@@ -1,4 +1,4 @@
-"""Runs the black-box tests against a server: SlimIO's, or any that takes redis-server's flags."""
+"""Runs the black-box tests against SlimIO, or any other server that takes redis-server's flags."""
 
 import argparse
 import os
@@ -11,36 +11,36 @@ sys.path.insert(0, ROOT)
 from harness import runner  # noqa: E402
 from harness.target import TARGET, with_io_uring, without_io_uring  # noqa: E402
 
-# A file system in memory is used only if it has this many bytes free, which is several times what a
-# run takes.
+# Number of bytes that must be free on a file system in memory. The data of a run take only a
+# fraction of that.
 MEMORY_MIN = 4 << 30
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", help="run only tests whose name holds one of these")
-    parser.add_argument("--server", default="slimio serve", help="command that serves")
-    parser.add_argument("--stock", default="redis-server", help="the server to compare with")
-    parser.add_argument("--clients", default="", help="where clients of other languages are built")
-    parser.add_argument("--peers", default="", help="where cargo x peers puts newer servers")
-    # There are more jobs than cores, because many tests wait.
+    parser.add_argument("words", nargs="*", help="run only tests whose name contains one of these words")
+    parser.add_argument("--server", default="slimio serve", help="command that starts the server under test")
+    parser.add_argument("--stock", default="redis-server", help="program of the Redis server to compare with")
+    parser.add_argument("--clients", default="", help="folder with the built clients of other languages")
+    parser.add_argument("--peers", default="", help="folder in which cargo x peers puts newer servers")
+    # By default, there are more jobs than cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
-    parser.add_argument("--folder", default="", help="where servers put their data")
-    parser.add_argument("--seed", type=int, default=1, help="seed of random runs")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of random runs; 0: a short run")
+    parser.add_argument("--folder", default="", help="folder for the data of the servers")
+    parser.add_argument("--seed", type=int, default=1, help="seed of tests that draw at random")
+    parser.add_argument("--rounds", type=int, default=0, help="number of rounds of tests that draw at random; 0 means a short run")
     parser.add_argument(
         "--every-call",
         action="store_true",
-        help="kill at every system call, not only at those that change something",
+        help="in tests that kill, kill at every system call, not only at those that change something",
     )
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
-        "--without-io-uring", action="store_true", help="a seccomp filter refuses io_uring"
+        "--without-io-uring", action="store_true", help="run each test under a seccomp filter that refuses io_uring"
     )
     way.add_argument(
         "--both-ways",
         action="store_true",
-        help="each test as it is, and with io_uring refused and its data in memory",
+        help="run each test twice: as it is, and with io_uring refused and its data in memory",
     )
     args = parser.parse_args()
     TARGET.set_command(args.server)
@@ -62,8 +62,8 @@ def main():
 
 
 def memory():
-    """The folder for the servers' data: on a file system in memory, if it takes direct I/O (Linux
-    6.6) and has room. Otherwise, the usual folder for temporary files."""
+    """The folder for the servers' data, if /dev/shm takes direct I/O (Linux 6.6) and has room.
+    Otherwise None, for the usual folder for temporary files."""
     place = "/dev/shm"
     try:
         with tempfile.NamedTemporaryFile(dir=place) as file:

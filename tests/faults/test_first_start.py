@@ -39,9 +39,9 @@ class Killed(TestCase):
         shutil.rmtree(self.volume, ignore_errors=True)
 
     def each_call(self, is_killed_at, check):
-        """Kills a process at its first system call, a new process at its second call, and so on,
-        each time on an empty volume. With a `step` above 1, this leaves out calls. Returns the
-        number of calls, which is too high by less than `step`."""
+        """Kills a process at the first call that `Killer` counts, a new process at the second call,
+        and so on, each time on an empty volume. With a `step` above 1, this leaves out calls.
+        Returns the number of calls, which is too high by less than `step`."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):

@@ -1,2 +1,2 @@
-"""What the black-box tests share: servers, a client that shows the bytes on the wire, waiting, and
-the runner."""
+"""Common parts of the black-box tests: servers, a client that shows the bytes on the wire, waiting,
+and the runner."""

@@ -1,9 +1,9 @@
 /* Preloaded into a server: moves its wall clock, and makes writes and flushes of chosen files fail.
  *
  * The faults are in the file that SLIMIO_TEST_FAULTS names. The test maps this file, too, so that
- * it can change the faults while the server runs. All zeros mean no fault. This code sees only
- * calls through the C library. So a server that uses plain system calls gets the errors, and one
- * that uses io_uring does not; both get the same clock.
+ * the test can change the faults while the server runs. A file of zeros means no fault. This code
+ * sees only calls through the C library. So a server that uses plain system calls gets the errors,
+ * but a server that uses io_uring does not. The clock moves for both.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ struct faults {
     volatile int64_t clock_shift_s;
     volatile int32_t write_errno;
     volatile int32_t flush_errno;
-    /* A fault hits files whose path ends with this. */
+    /* Writes and flushes fail only on files whose path ends with this text. */
     char path_end[112];
 };
 

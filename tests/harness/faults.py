@@ -40,7 +40,7 @@ class SpoiltServer(Server):
 
 
 def compiler():
-    """A C compiler, or None."""
+    """The path of a C compiler, or None if none is installed."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 

@@ -19,8 +19,8 @@ PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs", "btrfs": "btrfs-progs"}
 
 
 def mount_kind(test, kind, mount, image):
-    """Makes a file system in `image`, a file or device, and mounts it. If that can't be done, the
-    test is skipped. The file system is unmounted at the end of the test."""
+    """Makes a file system in `image`, a file or device, and mounts the file system until the end of
+    the test. If this machine can't do that, the test is skipped."""
     if os.geteuid() != 0:
         test.skipTest("mounting a file system needs root")
     if shutil.which(MAKE[kind][0]) is None:
@@ -57,7 +57,7 @@ class SmallFileSystem:
         run("sync", "--file-system", self.mount)
 
     def fill(self):
-        """Leaves no room at all."""
+        """Fills the file system, until no block is free."""
         descriptor = os.open(self.ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             for step in (16 << 20, 1 << 20, 64 << 10, 4 << 10):

@@ -1,4 +1,4 @@
-"""A loop device that can be told to hold up writes, and a place for a volume on it."""
+"""A loop device that can be told to hold up writes, and a place for a volume on this device."""
 
 import os
 import subprocess

@@ -53,12 +53,12 @@ class HeldWrites:
                 return group, kind == "cgroup2"
             tried.append(f"{hierarchy}: it has no {limits}")
             os.rmdir(group)
-        why = "; ".join(tried) or "none is mounted"
+        why = "; ".join(tried) or "no cgroup hierarchy is mounted"
         return test.skipTest(f"no cgroup that holds up writes: {why}")
 
     def hierarchies(self, test):
-        """The mounted hierarchies of cgroups. If none of version 1 controls block I/O, one is
-        mounted for the test."""
+        """The mounted hierarchies of cgroups. If no hierarchy of version 1 controls block I/O, the
+        test mounts such a hierarchy."""
         with open("/proc/self/mounts") as file:
             mounts = [line.split() for line in file]
         found = [(m[2], m[1], m[3]) for m in mounts if m[2] in ("cgroup", "cgroup2")]
@@ -104,10 +104,10 @@ class HeldWrites:
             before = counts
             return times >= QUIET_TIMES
 
-        until(is_quiet, 20, "nothing more being written")
+        until(is_quiet, 20, "the device to become quiet")
 
     def counts(self):
-        """Reads and writes that the device has completed."""
+        """The number of reads and the number of writes that the device has completed."""
         with open(f"/sys/dev/block/{self.number}/stat") as file:
             fields = file.read().split()
         return int(fields[0]), int(fields[4])

@@ -1,12 +1,12 @@
-/* Runs a program and kills it, all of its threads, on the way into its Nth system call:
+/* Runs a program, and kills it with all of its threads on the way into its Nth system call:
  *
  *     kill_at NUMBER every|changing PROGRAM [ARGUMENT]...
  *
  * `changing` counts only calls that change something outside the process, because a kill at any
  * point between two such calls leaves the same state. Of successive calls of the same kind on the
  * same descriptor, it counts only the first few. The calls of all threads are counted together.
- * kill_at ends in the way in which the program ended. After a kill it ends by SIGKILL, and the last
- * line of standard error names the call. A program that makes fewer calls ends by itself.
+ * kill_at ends in the way in which the program ended. After a kill, kill_at ends by SIGKILL, and the
+ * last line of standard error names the call. A program that makes fewer calls ends by itself.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -91,7 +91,7 @@ static int is_repeated(const struct __ptrace_syscall_info *call) {
 static void trace(pid_t thread, int signal) {
     /* A thread may have ended meanwhile. */
     if (ptrace(PTRACE_SYSCALL, thread, NULL, (void *)(intptr_t)signal) != 0 && errno != ESRCH) {
-        fail("going on");
+        fail("cannot let the program go on");
     }
 }
 
@@ -104,23 +104,23 @@ int main(int count, char **words) {
     int is_every = strcmp(words[2], "every") == 0;
     pid_t child = fork();
     if (child < 0) {
-        fail("making a process");
+        fail("cannot make a process");
     }
     if (child == 0) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 || raise(SIGSTOP) != 0) {
-            fail("being traced");
+            fail("cannot let this process be traced");
         }
         execvp(words[3], words + 3);
         fail(words[3]);
     }
     int status;
     if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status)) {
-        fail("waiting for the process");
+        fail("cannot wait for the new process");
     }
     intptr_t options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
                        PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
     if (ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)options) != 0) {
-        fail("tracing");
+        fail("cannot trace the new process");
     }
     trace(child, 0);
     uint64_t seen = 0;
@@ -128,7 +128,7 @@ int main(int count, char **words) {
     for (;;) {
         pid_t thread = waitpid(-1, &status, __WALL);
         if (thread < 0) {
-            fail("waiting");
+            fail("cannot wait for the program");
         }
         if (!WIFSTOPPED(status)) {
             if (thread != child) {
@@ -147,7 +147,7 @@ int main(int count, char **words) {
             /* Calls before the program starts are not counted. */
             if (size > 0 && is_running && call.op == PTRACE_SYSCALL_INFO_ENTRY &&
                 (is_every || (is_changing(&call) && !is_repeated(&call))) && ++seen == number) {
-                fprintf(stderr, "kill_at: killed at call %llu, number %llu of the kernel's\n",
+                fprintf(stderr, "kill_at: killed at call %llu of the program, which has the kernel's number %llu\n",
                         (unsigned long long)seen, (unsigned long long)call.entry.nr);
                 kill(child, SIGKILL);
                 continue;
@@ -157,7 +157,7 @@ int main(int count, char **words) {
             is_running = is_running || status >> 16 == PTRACE_EVENT_EXEC;
             trace(thread, 0);
         } else {
-            /* A new thread begins with a stop that is not the program's. */
+            /* A new thread begins with a SIGSTOP that does not come from the program. */
             trace(thread, stopped_by == SIGSTOP ? 0 : stopped_by);
         }
     }

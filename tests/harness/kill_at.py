@@ -18,7 +18,7 @@ CREDENTIALS = struct.Struct("3i")
 
 
 def build(folder):
-    """The program that kills others."""
+    """Builds `kill_at.c`. Returns the path of the program."""
     program = os.path.join(folder, "kill_at")
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kill_at.c")
     command = [compiler(), "-O1", "-Wall", "-Werror", "-o", program, source]
@@ -27,8 +27,8 @@ def build(folder):
 
 
 class Killer:
-    """Kills servers and tools at their Nth system call, counting every call, or only calls that change
-    something."""
+    """Kills servers and tools at their Nth system call. It counts every call, or only calls that
+    change something."""
 
     def __init__(self, folder):
         self.program = build(folder)
@@ -47,8 +47,8 @@ class Killer:
         return False
 
     def server(self, number, folder, **options):
-        """Starts a server. Returns whether the server was killed before it served. A server that
-        served is ended, too, before this returns."""
+        """Starts a server. Returns whether the server was killed before it served. If the server
+        serves, this kills it before returning."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -64,7 +64,7 @@ class Killer:
                     found, _, _ = select.select([ready, ended], [], [], START_SECONDS)
                 finally:
                     os.close(ended)
-                assert found, f"neither serves nor ends: {server.said()}"
+                assert found, f"the server neither serves nor ends: {server.said()}"
                 if ready in found:
                     end_sender(ready, server.process)
                     return False
@@ -80,8 +80,9 @@ class Killer:
 
 
 def end_sender(ready, tracer):
-    """Kills the server that has sent a message to `ready`. Returns when it has ended. If the tracer
-    were killed instead, the server would outlive it for a moment, and keep the volume locked."""
+    """Kills the server that has sent a message to `ready`. Returns when the server has ended. If
+    the tracer were killed instead, the server would outlive the tracer for a moment, and keep the
+    volume locked."""
     space = socket.CMSG_SPACE(CREDENTIALS.size)
     _, [(_, _, credentials)], _, _ = ready.recvmsg(1024, space)
     pid, _, _ = CREDENTIALS.unpack(credentials)

@@ -1,4 +1,4 @@
-/* Preloaded into a server: puts a seccomp filter on all of its threads when it gets SIGUSR2.
+/* Preloaded into a server: puts a seccomp filter on all threads when the server gets SIGUSR2.
  *
  * SLIMIO_TEST_FILTER names a file with the filter's program (an array of `struct sock_filter`).
  */

@@ -44,13 +44,13 @@ class FilteredServer(Server):
 
     def put_filter_on(self):
         """Puts the filter on. Returns when the filter is in force, or when the server has ended
-        because of it."""
+        because of the filter."""
         before = self.filters()
         os.kill(self.process.pid, signal.SIGUSR2)
         until(lambda: not self.is_alive() or self.filters() != before, what="the filter")
 
     def filters(self):
-        """The number of filters on the process, as the kernel reports it."""
+        """The kernel's lines about the filters on the process, or None if the process is gone."""
         try:
             with open(f"/proc/{self.process.pid}/status") as status:
                 return [line for line in status if line.startswith("Seccomp")]

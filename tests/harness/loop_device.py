@@ -1,4 +1,4 @@
-"""A loop device on a file in memory, which can run out of space."""
+"""A loop device whose image is in memory. A test can take this memory away."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ def run(*command):
 
 
 def attach(test, image):
-    """A loop device over an image; it is detached at the end of the test."""
+    """Attaches a loop device to an image, until the end of the test. Returns the device's path."""
     path = run("losetup", "--find", "--show", image)
     test.addCleanup(run, "losetup", "--detach", path)
     return path
@@ -52,9 +52,10 @@ class LoopDevice:
             test.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
 
     def take_memory_away(self):
-        """Frees the memory behind the device, and uses it up, so that nothing can be stored again.
+        """Frees the memory behind the device, and uses this memory up, so that the device can store
+        nothing again.
 
-        Blocks written from now on get an I/O error. Earlier contents read as zeros.
+        Writes from now on get an I/O error. Earlier contents read as zeros.
         """
         run("fallocate", "--punch-hole", "--offset", "0", "--length", str(self.size), self.image)
         with open(os.path.join(self.mount, "ballast"), "wb", buffering=0) as file:

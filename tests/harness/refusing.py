@@ -3,7 +3,7 @@
     refusing.py [--errno NAME] CALL[,CALL]… program [argument]…
 
 A CALL is the number of a system call. With `number:index=value`, only calls whose argument `index`
-is `value` are refused; of the argument, the lower 32 bits are compared. The filter answers refused
+is `value` are refused. The filter compares only the lower 32 bits of the argument. The filter answers refused
 calls with EPERM (or another errno), and lets everything else through. The program inherits the
 filter, and cannot take it off.
 """
@@ -30,7 +30,7 @@ ARGUMENTS = 16
 
 
 def parse(text):
-    """`number` or `number:index=value` as (number, None) or (number, (index, value))."""
+    """Turns `number` into (number, None), and `number:index=value` into (number, (index, value))."""
     number, _, condition = text.partition(":")
     if not condition:
         return int(number), None
@@ -45,7 +45,8 @@ def show(call):
 
 
 def filter_program(calls, refusal):
-    """For each call: `if number matches (and argument matches) { refusal }`, as classic BPF."""
+    """A program in classic BPF that does this for each call: `if number matches (and argument
+    matches) { refusal }`."""
     instructions = []
     refuse = (BPF_RETURN, 0, 0, SECCOMP_RET_ERRNO | refusal)
     for number, condition in calls:
@@ -71,8 +72,8 @@ class Program(ctypes.Structure):
 
 
 def install(calls, refusal):
-    """Puts the filter on this process. Any other call that this needs is made before, because the
-    filter might refuse it."""
+    """Puts the filter on this process. This function makes all other system calls before, because
+    the filter might refuse them."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_program(calls, refusal)
     program = Program(len(code) // 8, code)

@@ -1,4 +1,4 @@
-"""A client that shows what is on the wire.
+"""A client that shows replies as they are on the wire.
 
 A raw reply is a pair: the type byte and the payload, nested for aggregates. So a test can tell
 `+OK` from `$2 OK`, and one kind of null from the other. Calling a `Client` turns raw replies into
@@ -9,7 +9,7 @@ import socket
 
 
 class ReplyError(Exception):
-    """An error reply; its text is the message."""
+    """An error reply. The message is the text of the reply."""
 
 
 def encode(*args):
@@ -26,7 +26,7 @@ def to_bytes(arg):
 
 
 def plain(reply):
-    """The Python value of a raw reply; error replies are raised."""
+    """The Python value of a raw reply. An error reply is raised as a `ReplyError`."""
     kind, payload = reply
     if kind in b"-!":
         raise ReplyError(payload.decode(errors="replace"))
@@ -44,7 +44,8 @@ def plain(reply):
 
 
 class Client:
-    """One connection. `timeout` seconds without a byte end the test, not the connection."""
+    """One connection. A read that gets no byte for `timeout` seconds raises an error, and leaves the
+    connection open."""
 
     def __init__(self, address, timeout=20):
         if isinstance(address, str):
@@ -77,7 +78,7 @@ class Client:
         self.socket.sendall(data)
 
     def pipeline(self, commands):
-        """Sends all, then reads all."""
+        """Sends all commands, then reads all replies."""
         self.send(b"".join(encode(*command) for command in commands))
         return [self.read() for _ in commands]
 
@@ -107,8 +108,8 @@ class Client:
         raise ValueError(f"not a reply: {line!r}")
 
     def closed_by_server(self):
-        """Waits for the server to end the connection, and returns whether it did. Unread replies
-        are dropped."""
+        """Waits for the server to end the connection, and drops unread replies. Returns whether the
+        server did so."""
         try:
             while self.stream.read1(1 << 16):
                 pass

@@ -18,7 +18,7 @@ TEST_SECONDS_MAX_EVERY_CALL = 3600
 
 
 def find(root, words):
-    """Test classes as (module, class, test names), the longest first."""
+    """Test classes as (module, class, test names). The class that takes longest comes first."""
     found = []
     for folder in FOLDERS:
         names = sorted(os.listdir(os.path.join(root, folder)))
@@ -52,7 +52,8 @@ def matches(name, words):
 
 
 def run_class(work):
-    """Runs in a separate process. Returns (name, outcome, seconds, detail) of each test."""
+    """Runs the tests of a class, in a separate process. Returns (name, outcome, seconds, detail) of
+    each test."""
     (module, case_name, tests), way = work
     way.choose()
     case = getattr(importlib.import_module(module), case_name)

@@ -23,9 +23,9 @@ PORTS = range(20_000, 32_000)
 
 
 def reserve_port():
-    """A port, and an open file. The lock on this file keeps other tests from using the port.
-    Without it, two servers might get the same port. The second server would end, but a client that
-    connects meanwhile would reach another test's server."""
+    """Returns a port, and an open file. The lock on this file keeps other tests from using the port.
+    Without the lock, two servers might get the same port. The second server would end, but a client
+    that connects meanwhile would reach another test's server."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
     for _ in PORTS:
@@ -42,7 +42,7 @@ def reserve_port():
 
 
 class StartError(Exception):
-    """The server ended instead of serving. The text is its output."""
+    """The server ended instead of serving. The text contains the server's output."""
 
 
 class Server:
@@ -95,7 +95,7 @@ class Server:
             self.take_port()
             self.spawn()
             try:
-                until(self.is_serving, seconds, "serving")
+                until(self.is_serving, seconds, "the server to serve")
                 return self
             except StartError as error:
                 if "in use" not in str(error) or attempt + 1 == PORT_TRIES:
@@ -145,8 +145,8 @@ class Server:
         try:
             with self.client(timeout=5) as client:
                 if self.flags.get("requirepass"):
-                    # To a client without the password, a server that is still loading replies like
-                    # one that serves.
+                    # A client without the password gets the same reply from a server that is still
+                    # loading as from a server that serves.
                     client.raw("AUTH", self.flags["requirepass"])
                 kind, text = client.raw("PING")
                 return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
@@ -198,13 +198,13 @@ def refusal(seconds=START_SECONDS, **options):
     server.take_port()
     try:
         server.spawn()
-        until(lambda: not server.is_alive() or server.is_serving(), seconds, "refusing")
+        until(lambda: not server.is_alive() or server.is_serving(), seconds, "the server to refuse")
         if server.is_alive():
             raise AssertionError(f"the server serves instead of refusing: {server.said()}")
         if server.process.returncode == 0:
-            raise AssertionError(f"the server ended well instead of refusing: {server.said()}")
+            raise AssertionError(f"the server ended with status 0 instead of refusing: {server.said()}")
         if server.process.returncode < 0:
-            raise AssertionError(f"killed by signal {-server.process.returncode}: {server.said()}")
+            raise AssertionError(f"the server was killed by signal {-server.process.returncode}: {server.said()}")
         return server.said()
     except StartError:
         # The server ended between the two checks.

@@ -1,6 +1,6 @@
 """An image file with unreadable bytes, on which a loop device can be made. A file system in user
-space serves the image, its only file. The kernel has modules for such devices, but most kernels are
-built without them."""
+space serves the image, its only file. Linux has modules for unreadable devices, but most kernels are
+built without these modules."""
 
 import ctypes
 import errno
@@ -46,7 +46,7 @@ class SpoiltImage:
 
         def is_there():
             if self.process.poll() is not None:
-                test.skipTest(f"no FUSE here: {self.process.stderr.read().decode()}")
+                test.skipTest(f"FUSE does not work on this machine: {self.process.stderr.read().decode()}")
             return os.stat(self.path).st_size == size
 
         until(is_there, what="the image")
@@ -62,26 +62,25 @@ class SpoiltImage:
         self.process.wait()
 
     def shrink(self, size):
-        """Makes the image smaller. Returns when nothing can be written behind the new end any
-        more."""
+        """Makes the image smaller. Returns when no write behind the new end can succeed any more."""
 
         def is_small():
-            # If a write that was under way has made the image longer again, this cuts it once more.
+            # A write that was under way may have made the image longer again. So each call cuts it.
             os.truncate(self.backing, size)
             return os.stat(self.path).st_size == size
 
         until(is_small, what="the smaller image")
 
     def spoil(self, *ranges):
-        """Sets the ranges of bytes that can't be read from now on; if there are none, all bytes can
-        be read."""
+        """Sets the ranges of bytes that can't be read from now on. Without a range, all bytes can be
+        read."""
         with open(self.control + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{start} {end}\n" for start, end in ranges)
         os.replace(self.control + ".new", self.control)
 
 
 def place_of(path, offset):
-    """The offset of a file's byte on the device of its file system."""
+    """The place of a file's byte at `offset`, as an offset on the file system's device."""
     fiemap = 0xC020660B
     with open(path, "rb") as file:
         asked = struct.pack("=QQLLLL", offset, 1, 0, 0, 1, 0) + bytes(56)

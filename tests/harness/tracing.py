@@ -14,19 +14,19 @@ LINE = re.compile(r"^\d+ +\[ *(\d+)\] (\w+)\((.*)")
 
 
 def strace():
-    """The path of the program, or None."""
+    """The path of strace, or None if strace is not installed."""
     return shutil.which("strace")
 
 
 def calls_of(use, **flags):
     """Runs `use` on a server. Returns every system call that the server makes, as {name: call} (see
-    `refusing`). For calls in `KINDS`, each kind that occurs is there, too, as `name:value`."""
+    `refusing`). For calls in `KINDS`, each kind that occurs is also an entry, under `name:value`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace")
         launcher = [strace(), "-f", "-n", "-X", "raw", "-s", "0", "-o", path]
         with Server(launcher=launcher, **flags) as server:
             use(server)
-            # The server is told to end, because killing strace would leave it running.
+            # SHUTDOWN ends the server. If strace were killed instead, the server would run on.
             with server.client() as client:
                 client.socket.sendall(b"SHUTDOWN\r\n")
                 server.process.wait(30)

@@ -1,5 +1,5 @@
-"""The parts of the format of a volume in a directory that tests need to damage a volume
-(`docs/format.md`)."""
+"""Some parts of the format of a volume (`docs/format.md`). Tests use these parts to damage a volume
+in a directory."""
 
 import os
 import struct

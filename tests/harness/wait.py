@@ -18,8 +18,8 @@ def until(condition, seconds=20, what="the condition"):
 
 
 class Absence:
-    """The longest time between two successive calls of `look`. So a test can tell how long a busy
-    machine kept the test itself from running."""
+    """Measures the longest time between two successive calls of `look`. So a test can tell how long
+    a busy machine kept the test itself from running."""
 
     def __init__(self):
         self.seconds = 0

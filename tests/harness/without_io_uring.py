@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 from harness import refusing  # noqa: E402
 
-# io_uring_setup, io_uring_enter, io_uring_register: the same numbers on every architecture.
+# io_uring_setup, io_uring_enter and io_uring_register have these numbers on every architecture.
 REFUSED = (425, 426, 427)
 CLONE3 = 435
 
