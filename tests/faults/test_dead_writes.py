@@ -219,7 +219,8 @@ class OnItsWay:
 
 
 def opened(server, volume):
-    """The names of the volume's files that a server has open, or the name of the volume's device."""
+    """The names of the volume's files that a server has open, or the name of the volume's
+    device."""
     names = descriptors(server).values()
     of_volume = (n for n in names if n.startswith(volume + "/") or n.startswith("/dev/loop"))
     return {os.path.basename(name) for name in of_volume}

@@ -62,8 +62,8 @@ class HungDevice(TestCase):
         self.check(HeldDevice(self, "ext4"), log_size_max="64mb")
 
     def check_who_reads_and_writes(self, device, **flags):
-        """A client reads and writes in turn, so that the device begins to hang between quick writes.
-        The server uses plain system calls, and such a call could block the server."""
+        """A client reads and writes in turn, so that the device begins to hang between quick
+        writes. The server uses plain system calls, and such a call could block the server."""
         held, server = device.held, self.serve(device, io_backend="plain", **flags)
         is_over = threading.Event()
 

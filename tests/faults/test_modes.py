@@ -147,7 +147,8 @@ class Modes(TestCase):
 
 
 def read_unit(name):
-    """The directives under `[Service]` in a systemd file in `dist`. No directive may occur twice."""
+    """The directives under `[Service]` in a systemd file in `dist`. No directive may occur
+    twice."""
     parser = configparser.RawConfigParser()
     parser.optionxform = str
     with open(os.path.join(ROOT, "dist", name), encoding="utf-8") as file:

@@ -78,7 +78,8 @@ class OutputLimit(TestCase):
             self.assertEqual(len(client("HRANDFIELD", "small", -5000)), 5000)
             self.assertEqual(len(client("HRANDFIELD", "large", 900, "WITHVALUES")), 1800)
             self.assertEqual(len(client("GET", "string")), 300_000)
-            # The limit applies to each reply alone, so twenty replies together may exceed the limit.
+            # The limit applies to each reply alone, so twenty replies together may exceed the
+            # limit.
             for _ in range(20):
                 self.assertEqual(len(client("HRANDFIELD", "large", -900)), 900)
 

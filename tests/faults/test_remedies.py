@@ -89,8 +89,8 @@ class Remedies(TestCase):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        # The first size is too small for the superblock. Each other size is too small for the log or
-        # for its buffers.
+        # The first size is too small for the superblock. Each other size is too small for the log
+        # or for its buffers.
         for size in (32 << 10, 64 << 10, 128 << 10, (1 << 20) - 1):
             with self.subTest(size):
                 said = self.refusal(lambda: limit(size))

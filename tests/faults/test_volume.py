@@ -68,8 +68,8 @@ class Damage(TestCase):
         return said
 
     def sizes(self, volume):
-        """Sizes of all files except the lock. The size of the lock varies, because the lock contains
-        the process ID of its last holder."""
+        """Sizes of all files except the lock. The size of the lock varies, because the lock
+        contains the process ID of its last holder."""
         names = [name for name in os.listdir(volume) if name != "lock"]
         return {name: os.path.getsize(os.path.join(volume, name)) for name in names}
 

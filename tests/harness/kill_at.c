@@ -5,8 +5,8 @@
  * `changing` counts only calls that change something outside the process, because a kill at any
  * point between two such calls leaves the same state. Of successive calls of the same kind on the
  * same descriptor, it counts only the first few. The calls of all threads are counted together.
- * kill_at ends in the way in which the program ended. After a kill, kill_at ends by SIGKILL, and the
- * last line of standard error names the call. A program that makes fewer calls ends by itself.
+ * kill_at ends in the way in which the program ended. After a kill, kill_at ends by SIGKILL, and
+ * the last line of standard error names the call. A program that makes fewer calls ends by itself.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -44,8 +44,8 @@ def plain(reply):
 
 
 class Client:
-    """One connection. A read that gets no byte for `timeout` seconds raises an error, and leaves the
-    connection open."""
+    """One connection. A read that gets no byte for `timeout` seconds raises an error, and leaves
+    the connection open."""
 
     def __init__(self, address, timeout=20):
         if isinstance(address, str):

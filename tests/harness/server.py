@@ -23,9 +23,9 @@ PORTS = range(20_000, 32_000)
 
 
 def reserve_port():
-    """Returns a port, and an open file. The lock on this file keeps other tests from using the port.
-    Without the lock, two servers might get the same port. The second server would end, but a client
-    that connects meanwhile would reach another test's server."""
+    """Returns a port, and an open file. The lock on this file keeps other tests from using the
+    port. Without the lock, two servers might get the same port. The second server would end, but a
+    client that connects meanwhile would reach another test's server."""
     folder = os.path.join(tempfile.gettempdir(), f"slimio-test-ports-{os.getuid()}")
     os.makedirs(folder, exist_ok=True)
     for _ in PORTS:

@@ -1,6 +1,6 @@
 """An image file with unreadable bytes, on which a loop device can be made. A file system in user
-space serves the image, its only file. Linux has modules for unreadable devices, but most kernels are
-built without these modules."""
+space serves the image, its only file. Linux has modules for unreadable devices, but most kernels
+are built without these modules."""
 
 import ctypes
 import errno
@@ -62,7 +62,8 @@ class SpoiltImage:
         self.process.wait()
 
     def shrink(self, size):
-        """Makes the image smaller. Returns when no write behind the new end can succeed any more."""
+        """Makes the image smaller. Returns when no write behind the new end can succeed any
+        more."""
 
         def is_small():
             # A write that was under way may have made the image longer again. So each call cuts it.
@@ -72,8 +73,8 @@ class SpoiltImage:
         until(is_small, what="the smaller image")
 
     def spoil(self, *ranges):
-        """Sets the ranges of bytes that can't be read from now on. Without a range, all bytes can be
-        read."""
+        """Sets the ranges of bytes that can't be read from now on. Without a range, all bytes can
+        be read."""
         with open(self.control + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{start} {end}\n" for start, end in ranges)
         os.replace(self.control + ".new", self.control)

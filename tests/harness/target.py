@@ -25,8 +25,8 @@ class Target:
 
     @property
     def is_stock(self):
-        """Whether stock redis-server itself is under test. If so, tests of features that only SlimIO
-        has are skipped."""
+        """Whether stock redis-server itself is under test. If so, tests of features that only
+        SlimIO has are skipped."""
         return "slimio" not in os.path.basename(self.command[0])
 
     @property
