@@ -18,24 +18,39 @@ MEMORY_MIN = 4 << 30
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", help="run only tests whose name contains one of these words")
-    parser.add_argument("--server", default="slimio serve", help="command that starts the server under test")
-    parser.add_argument("--stock", default="redis-server", help="program of the Redis server to compare with")
-    parser.add_argument("--clients", default="", help="folder with the built clients of other languages")
-    parser.add_argument("--peers", default="", help="folder in which cargo x peers puts newer servers")
+    parser.add_argument(
+        "words", nargs="*", help="run only tests whose name contains one of these words"
+    )
+    parser.add_argument(
+        "--server", default="slimio serve", help="command that starts the server under test"
+    )
+    parser.add_argument(
+        "--stock", default="redis-server", help="program of the Redis server to compare with"
+    )
+    parser.add_argument(
+        "--clients", default="", help="folder with the built clients of other languages"
+    )
+    parser.add_argument("--peers", default="", help="folder with the servers of cargo x peers")
     # By default, there are more jobs than cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="folder for the data of the servers")
     parser.add_argument("--seed", type=int, default=1, help="seed of tests that draw at random")
-    parser.add_argument("--rounds", type=int, default=0, help="number of rounds of tests that draw at random; 0 means a short run")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=0,
+        help="number of rounds of tests that draw at random; 0 means a short run"
+    )
     parser.add_argument(
         "--every-call",
         action="store_true",
-        help="in tests that kill, kill at every system call, not only at those that change something",
+        help="tests that kill do so at every system call, not only at those that change something",
     )
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
-        "--without-io-uring", action="store_true", help="run each test under a seccomp filter that refuses io_uring"
+        "--without-io-uring",
+        action="store_true",
+        help="run each test under a seccomp filter that refuses io_uring"
     )
     way.add_argument(
         "--both-ways",

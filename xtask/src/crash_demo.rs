@@ -1,4 +1,5 @@
-//! `cargo x crash-demo`: writes, kills the server at a random moment, starts it again, compares.
+//! `cargo x crash-demo`: writes keys, kills the server at a random moment, starts the server again,
+//! and compares the keys.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use slimio_host::Failure;
 use slimio_host::process::{cargo, run, target_dir};
 use slimio_host::server::{Server, read_value};
 
-/// The server is killed at a random moment, after at most this long.
+/// The longest time for which the server is written to before the kill, in milliseconds. The moment
+/// of the kill is random.
 const LIFE_MS_MAX: u64 = 1500;
 /// Number of requests in flight, which is large so that the kill interrupts many of them.
 const IN_FLIGHT: u64 = 32;
@@ -33,27 +35,28 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
 
     let second = Server::start(&folder.path, &folder.path.join("volume"), policy)?;
     let found = count_back(&second, sent)?;
-    println!("after the restart the server has key:1 … key:{found}, and none after it");
+    println!("after the restart the server has key:1 … key:{found}, and no later key");
     if found < acknowledged {
         return Err(format!("{} acknowledged writes are missing", acknowledged - found).into());
     }
     println!(
-        "nothing acknowledged was lost; {} more writes had reached the log when the process died, \
+        "no acknowledged write was lost; {} more writes had reached the log when the process died, \
          before their replies were sent",
         found - acknowledged
     );
     println!(
-        "under {policy}, a power cut instead {}",
+        "under {policy}, a power cut {}",
         match policy {
-            "always" => "would have lost nothing acknowledged either",
-            "everysec" => "could have lost at most the last second",
-            _ => "could have lost what was not yet durable",
+            "always" => "would have lost no acknowledged write either",
+            "everysec" => "could have lost the writes of at most the last second",
+            _ => "could have lost all writes that were not durable yet",
         }
     );
     Ok(())
 }
 
-/// Keeps `IN_FLIGHT` numbered writes in flight until the kill. Returns (sent, acknowledged).
+/// Keeps `IN_FLIGHT` numbered writes in flight until the kill. Returns the numbers of sent
+/// and of acknowledged writes.
 fn write_until_killed(server: &mut Server, life: Duration) -> Result<(u64, u64), Failure> {
     let stream = server.connect()?;
     let mut writer = stream.try_clone().map_err(|error| error.to_string())?;
@@ -100,7 +103,7 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
             match read_value(&mut stream)? {
                 Some(value) if value == number.to_string() && found == number - 1 => found = number,
                 Some(value) => {
-                    return Err(format!("key:{number} is {value:?}: wrong, or behind a gap").into());
+                    return Err(format!("key:{number} is {value:?}, but this value is wrong or an earlier key is missing").into());
                 }
                 None => {}
             }
@@ -109,7 +112,7 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     Ok(found)
 }
 
-/// A folder for this process alone, removed at the end.
+/// A folder for this process alone. It is removed when this is dropped.
 struct Folder {
     path: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! `cargo x fuzz`: random damage to payloads of `RESTORE`, to RDB files, and to what hosts and
-//! targets of NVMe/TCP send.
+//! `cargo x fuzz`: random damage to payloads of `RESTORE`, to RDB files, and to the messages of
+//! NVMe/TCP hosts and targets.
 
 use slimio_host::Failure;
 use slimio_host::process::{cargo, run};
@@ -16,8 +16,8 @@ const SECONDS_DEFAULT: u64 = 60;
 /// Duration of each test within `cargo x test`, in seconds.
 pub(crate) const SECONDS_SHORT: u64 = 10;
 
-/// Seconds for which `cargo x test` fuzzes the target's sessions. It fuzzes the sessions for longer
-/// than the rest, because sessions read what comes from a network.
+/// Seconds for which `cargo x test` fuzzes the NVMe/TCP target's sessions. This is longer than for
+/// the other tests, because sessions read bytes from a network.
 const SECONDS_OF_TARGET: u64 = 60;
 
 /// Package, test target and test.
@@ -46,21 +46,24 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         match (arg.as_str(), number) {
             ("--seconds", Some(number)) => seconds = number,
             ("--seed", Some(number)) => seed = Some(number),
-            _ => return Err("want numbers: cargo x fuzz --seconds 60 --seed 1".into()),
+            _ => return Err("the flags are --seconds and --seed, each with a number: cargo x fuzz --seconds 60 --seed 1".into()),
         }
     }
     let is_wanted =
         |test: &&[&str; 3]| words.is_empty() || words.iter().any(|word| test[0].contains(word));
     let tests: Vec<&[&str; 3]> = TESTS.iter().filter(is_wanted).collect();
     if tests.is_empty() {
-        return Err(format!("no package with such a test: {}", words.join(" ")).into());
+        return Err(format!(
+            "no package with a fuzz test has one of these words in its name: {}",
+            words.join(" ")
+        )
+        .into());
     }
     let each = seconds.div_ceil(tests.len() as u64);
     tests.into_iter().try_for_each(|test| run_test(test, each, seed))
 }
 
-/// Runs the test of the target's sessions for longer than the [`SECONDS_SHORT`] that `cargo x test`
-/// gives each test.
+/// Runs the test of the target's sessions, for [`SECONDS_OF_TARGET`].
 pub(crate) fn target() -> Result<(), Failure> {
     run_test(&TARGET, SECONDS_OF_TARGET, None)
 }

@@ -1,4 +1,4 @@
-//! `cargo x`: everything a developer runs by name. Without a verb, it lists all verbs.
+//! `cargo x VERB` runs one of the project's own commands. Without a verb, it lists all verbs.
 //!
 //! CI runs only these verbs, so a developer can run everything that CI does.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
@@ -27,40 +27,76 @@ struct Verb {
 
 /// All verbs, in the order in which a newcomer meets them.
 const VERBS: &[Verb] = &[
-    verb("setup", "install what the tests need, or say what is missing", setup::verb),
-    verb("test", "everything that must be green, with a summary at the end", suites::test),
-    verb("lint", "fmt, clippy, tidy; cargo-deny and typos where installed", lint::verb),
-    verb("ci", "lint and test: what CI runs", suites::ci),
-    verb("crash-demo", "write, kill the server, start it again, compare", crash_demo::verb),
-    verb("blackbox", "tests against the binary; words narrow them down", suites::blackbox),
-    verb("differential", "random commands against stock redis-server", suites::differential),
-    verb("planted", "put each planted bug in and see that a test catches it", planted::verb),
-    verb("sanitize", "Miri and the sanitizers on crates with `unsafe`; minutes", sanitize::verb),
+    verb(
+        "setup",
+        "install the programs that the tests need, or say which are missing",
+        setup::verb,
+    ),
+    verb("test", "run all tests, with a summary at the end", suites::test),
+    verb("lint", "run fmt, clippy and tidy; also cargo-deny and typos if installed", lint::verb),
+    verb("ci", "run lint and test, as CI does", suites::ci),
+    verb(
+        "crash-demo",
+        "write keys, kill the server, start it again, compare the keys",
+        crash_demo::verb,
+    ),
+    verb(
+        "blackbox",
+        "run tests against the slimio program; words select tests by name",
+        suites::blackbox,
+    ),
+    verb(
+        "differential",
+        "compare replies to random commands with those of stock redis-server",
+        suites::differential,
+    ),
+    verb("planted", "activate each planted bug, and check that a test catches it", planted::verb),
+    verb(
+        "sanitize",
+        "run Miri and sanitizers on crates with `unsafe`; takes minutes",
+        sanitize::verb,
+    ),
     verb(
         "ledger",
-        "kill the server under load; nothing acknowledged may be missing",
+        "kill the server under load; no acknowledged write may be missing",
         suites::ledger,
     ),
-    verb("sim", "random lives on simulated disks, for a number of minutes", sim::verb),
-    verb("fuzz", "random damage to payloads, RDB files, NVMe/TCP; --seconds 60", fuzz::verb),
-    verb("lab", "a real Linux with real NVMe namespaces, in QEMU", slimio_machine::verb),
-    verb("bench", "stock redis-server and SlimIO in turn, as ratios", suites::bench),
-    verb("shortcut", "stock servers with and without the short path", suites::shortcut),
+    verb(
+        "sim",
+        "random requests and crashes on simulated disks, for a number of minutes",
+        sim::verb,
+    ),
+    verb("fuzz", "damage payloads, RDB files and NVMe/TCP messages; --seconds 60", fuzz::verb),
+    verb("lab", "run tests on a real Linux with NVMe namespaces, in QEMU", slimio_machine::verb),
+    verb("bench", "measure stock redis-server and SlimIO in turn, and print ratios", suites::bench),
+    verb(
+        "shortcut",
+        "measure stock servers with and without the short path for logs",
+        suites::shortcut,
+    ),
     verb(
         "peers",
-        "newer servers, for `bench --stock` and `blackbox encodings`; --clean removes them",
+        "get newer servers for `bench --stock` and `blackbox encodings`; --clean removes them",
         peers::verb,
     ),
     verb("trace", "record what a server writes to its device, for `slimio waf`", suites::trace),
-    verb("waf", "write amplification of stock Redis and SlimIO on one drive", suites::waf),
+    verb(
+        "waf",
+        "measure the write amplification of stock Redis and SlimIO on one drive",
+        suites::waf,
+    ),
     verb(
         "runtime",
-        "throughput over time on an emulated SSD, with and without FDP",
+        "measure throughput over time on an emulated SSD, with and without FDP",
         suites::runtime,
     ),
-    verb("drive", "the emulated SSD over NVMe/TCP beside the same in process", suites::drive),
+    verb(
+        "drive",
+        "measure the emulated SSD over NVMe/TCP and inside the server's process",
+        suites::drive,
+    ),
     verb("docs", "render the documents that are made from the code", suites::docs),
-    verb("tidy", "only the house rules of `lint`", tidy::verb),
+    verb("tidy", "check only the house rules of `lint`", tidy::verb),
 ];
 
 const fn verb(
@@ -103,7 +139,7 @@ fn main() -> ExitCode {
 }
 
 /// Help for verbs that install or build much before they run, and for verbs that pass their flags
-/// on to a program.
+/// on to a program. `None` for other verbs.
 fn help(verb: &Verb, rest: &[String]) -> Option<String> {
     let lab = slimio_machine::help();
     let flags = match (verb.name, rest.first().map(String::as_str)) {

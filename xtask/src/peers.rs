@@ -26,7 +26,7 @@ struct Peer {
     /// Its name for `cargo x bench --stock`.
     name: &'static str,
     package: &'static str,
-    /// How the output of its `--version` begins.
+    /// The beginning of the output of its `--version`.
     version: &'static str,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
                 println!("ready: {}, {}", peer.name, peer.install()?.display());
             }
             println!(
-                "compare with one of them, or with all: cargo x bench --stock {}, --stock all",
+                "compare with one of them by cargo x bench --stock {}, or with all by --stock all",
                 PEERS[0].name
             );
             Ok(())
@@ -149,7 +149,11 @@ impl Peer {
             return Ok(());
         }
         let (wanted, found) = (self.version, format!("{out}{err}"));
-        Err(format!("wanted \"{wanted}\", and {SUITE} has \"{}\"", found.trim()).into())
+        Err(format!(
+            "the version must begin with \"{wanted}\", but {SUITE} has \"{}\"",
+            found.trim()
+        )
+        .into())
     }
 }
 

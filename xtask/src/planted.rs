@@ -49,7 +49,7 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
         words.is_empty() || words.iter().any(|word| planted.bug.contains(word.as_str()))
     });
     if planted.is_empty() {
-        return Err("no planted bug of that name".into());
+        return Err("no planted bug has one of these words in its name".into());
     }
     let chosen = targets(&planted, words.is_empty());
     let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
@@ -63,7 +63,7 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     let late = if late.is_empty() {
         String::new()
     } else {
-        format!("; not in the first run: {}", late.join(", "))
+        format!("; caught only in a later run: {}", late.join(", "))
     };
     println!("{caught} of {} planted bugs caught{late}", planted.len());
     if missed.is_empty() {
@@ -73,8 +73,9 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// The arguments that tell cargo what to build. If all bugs are chosen, cargo is to build what
-/// `cargo x test` has built already; otherwise, only what the chosen bugs need.
+/// The arguments that tell cargo what to build. If all bugs are chosen, cargo builds the same
+/// programs as `cargo x test`, which may be built already. Otherwise, cargo builds only the
+/// programs that the chosen bugs need.
 fn targets(planted: &[Planted], are_all: bool) -> Vec<String> {
     let mut chosen = vec!["--features".to_owned(), FEATURE.to_owned()];
     if are_all {
@@ -110,7 +111,7 @@ fn check_all(
                 Ok(1) => println!("{bug}: caught by {}", test.name),
                 Ok(runs) => {
                     println!("{bug}: caught by {}, but only in run {runs}", test.name);
-                    let mut late = late.lock().expect("no holder panics");
+                    let mut late = late.lock().expect("no thread panics here");
                     late.push(format!("{bug} ({runs} runs)"));
                 }
                 Err(why) => {
@@ -118,13 +119,13 @@ fn check_all(
                     let first_line = why.lines().next().unwrap_or_default();
                     missed
                         .lock()
-                        .expect("no holder panics")
+                        .expect("no thread panics here")
                         .push(format!("{bug} ({})", first_line.trim_end_matches(':')));
                 }
             }
         }
     });
-    let unlocked = |list: Mutex<Vec<String>>| list.into_inner().expect("no holder panics");
+    let unlocked = |list: Mutex<Vec<String>>| list.into_inner().expect("no thread panics here");
     (unlocked(missed), unlocked(late))
 }
 
@@ -141,7 +142,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Planted>, String> {
         }
         let words: Vec<&str> = line.split_whitespace().collect();
         let &[bug, package, target, name] = words.as_slice() else {
-            return Err(format!("{}: want `bug package target test`", index + 1));
+            return Err(format!("{}: a line must be `bug package target test`", index + 1));
         };
         let test = Test { package: package.into(), target: target.into(), name: name.into() };
         let planted = Planted { bug: bug.into(), test };
@@ -171,11 +172,14 @@ fn check(programs: &[Program], bug: &str, test: &Test) -> Result<usize, String> 
         }
         let text = text_of(&output);
         if !text.contains("test result: FAILED. 0 passed; 1 failed") {
-            return Err(format!("{} did not run with the bug in:\n{text}", test.name));
+            return Err(format!(
+                "with the bug active, {} ended without a result:\n{text}",
+                test.name
+            ));
         }
         return Ok(run);
     }
-    Err(format!("NOT CAUGHT: {} passes with the bug in, {RUNS_MAX} times", test.name))
+    Err(format!("NOT CAUGHT: {} passed with the bug active, {RUNS_MAX} times", test.name))
 }
 
 fn text_of(output: &Output) -> String {
@@ -191,9 +195,9 @@ fn run_test(programs: &[Program], test: &Test, bug: Option<&str>) -> Result<Outp
     let program = program.ok_or_else(|| format!("{package} has no test target {target}"))?;
     let mut command = command(&program.path);
     command.current_dir(&program.folder).args(["--exact", name]);
-    // A test waits for the same time with a bug and without. If it waited longer without a bug, a
-    // test that fails with a bug only because the machine is slow would seem to have caught the
-    // bug.
+    // Each test waits for the same time with a bug and without. Suppose that tests waited longer
+    // without a bug. Then a test that fails only because the machine is slow would seem to have
+    // caught its bug.
     command.env(PATIENCE, PATIENCE_SECONDS);
     match bug {
         Some(bug) => command.env(VARIABLE, bug),
@@ -220,7 +224,7 @@ mod tests {
     #[test]
     fn a_line_without_a_test_is_refused() {
         let text = "# why\nno-epoch slimio-storage crash\n";
-        assert_eq!(parse(text), Err("2: want `bug package target test`".into()));
+        assert_eq!(parse(text), Err("2: a line must be `bug package target test`".into()));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! Miri runs the tests whose system calls it can emulate, and tracks what each pointer may point
 //! to. The address sanitizer and the thread sanitizer run all tests of these crates on the real
-//! kernel, and see only the errors that occur in that run. Leaks are not looked for, because memory
-//! that a kernel may still write to is leaked on purpose.
+//! kernel, and see only the errors that occur in that run. The sanitizers don't look for leaks,
+//! because the crates leak memory on purpose if a kernel may still write to it.
 
 use std::process::Command;
 
@@ -16,8 +16,9 @@ const PACKAGES: &[&str] = &["--package", "slimio-ring", "--package", "slimio-dev
 const TOOLCHAIN: &str = "nightly";
 const COMPONENTS: &[&str] = &["miri", "rust-src"];
 
-/// For each crate, the unit tests that Miri runs; if no names are given, Miri runs all of them. The
-/// other tests of `device` make files, map them or ask for priorities, which Miri does not support.
+/// For each crate, the unit tests that Miri runs. Without names, Miri runs all unit tests. The
+/// other tests of `device` make files, map files or ask for priorities, which Miri does not
+/// support.
 const UNDER_MIRI: &[(&str, &[&str])] = &[
     ("slimio-ring", &[]),
     (
@@ -79,8 +80,8 @@ fn sanitized(report: &mut Report, sanitizer: &str) -> Result<(), Failure> {
     let mut test = nightly(sanitizer);
     test.args(["test", "--lib", "--tests", "--target", &host]).args(PACKAGES);
     if sanitizer == "thread" {
-        // The standard library is built with the sanitizer, too, because otherwise synchronisation
-        // within the library would not be seen.
+        // The standard library is built with the sanitizer, too, because otherwise the sanitizer
+        // would not see synchronisation within the library.
         test.arg("-Zbuild-std");
     }
     test.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));

@@ -2,8 +2,8 @@
 //! languages (see `clients.rs`), and what the lab needs (see `lab/machine/src/tools.rs`).
 //!
 //! If run on Debian and as root, setup installs what is missing. Otherwise a message says what to
-//! install by hand. A server that a package would start is kept from starting, because
-//! the tests run their own.
+//! install by hand. Setup keeps packages from starting their servers, because the tests start
+//! servers of their own.
 
 use std::path::PathBuf;
 
@@ -16,28 +16,28 @@ use crate::clients;
 const BY_HAND: &str = "install the packages redis-server, redis-tools, strace and python3-redis \
     (Debian, Ubuntu), or Redis 7.0, strace and `pip install redis` for python3";
 
-/// `cargo x setup [--long]`: with the flag, also what the lab's longer form needs.
+/// `cargo x setup [--long]`: with the flag, setup also installs what the lab's longer form needs.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     let kernels = match args {
         [] => &[Kernel::Cloud][..],
         [flag] if flag == "--long" => &[Kernel::Cloud, Kernel::General],
-        _ => return Err("cargo x setup [--long]".into()),
+        _ => return Err("the only flag is --long: cargo x setup [--long]".into()),
     };
     let python = install()?;
     println!("ready: redis-server, redis-cli, redis-benchmark; redis-py in {}", python.display());
     match install_all(FILE_SYSTEMS, FILE_SYSTEMS_BY_HAND) {
-        Ok(()) => println!("ready: ext4, XFS and btrfs to try volumes on"),
+        Ok(()) => println!("ready: tools for ext4, XFS and btrfs, on which tests put volumes"),
         Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests on file systems: {why}"),
         Err(failure) => return Err(failure),
     }
     match install_all(DATABASES, DATABASES_BY_HAND) {
-        Ok(()) => println!("ready: databases whose logs go the short way"),
-        Err(Failure(why)) if !is_ci() => println!("SKIPPED: other databases: {why}"),
+        Ok(()) => println!("ready: other databases, for tests of the short path"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests with other databases: {why}"),
         Err(failure) => return Err(failure),
     }
     match clients::install() {
         Ok(()) => println!("ready: go-redis and Jedis in {}", clients::dir().display()),
-        Err(Failure(why)) if !is_ci() => println!("SKIPPED: go-redis and Jedis: {why}"),
+        Err(Failure(why)) if !is_ci() => println!("SKIPPED: tests with go-redis and Jedis: {why}"),
         Err(failure) => return Err(failure),
     }
     for kernel in kernels {
@@ -50,7 +50,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Installs what is missing. Returns the Python that can import `redis`.
+/// Installs the missing packages. Returns the Python that can import `redis`.
 pub(crate) fn install() -> Result<PathBuf, Failure> {
     let packages = missing_packages();
     if !packages.is_empty() {
@@ -59,7 +59,9 @@ pub(crate) fn install() -> Result<PathBuf, Failure> {
     let missing: Vec<&str> =
         PROGRAMS.iter().map(|(program, _)| *program).filter(|p| !is_installed(p)).collect();
     if !missing.is_empty() {
-        return Err(format!("{} still missing; {BY_HAND}", missing.join(", ")).into());
+        return Err(
+            format!("these programs are still missing: {}; {BY_HAND}", missing.join(", ")).into()
+        );
     }
     if let Some(python) = python_with_redis() {
         return Ok(python);
@@ -96,7 +98,7 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
 const FILE_SYSTEMS_BY_HAND: &str =
     "install the packages e2fsprogs, xfsprogs, btrfs-progs and rsync";
 
-/// Programs of databases whose logs go the short way in tests, each with the Debian package that
+/// Programs of databases whose logs take the short path in tests, each with the Debian package that
 /// contains it.
 const DATABASES: &[(&str, &str)] = &[
     ("sqlite3", "sqlite3"),
@@ -108,7 +110,7 @@ const DATABASES: &[(&str, &str)] = &[
 ];
 const DATABASES_BY_HAND: &str = "install the packages sqlite3, rocksdb-tools, postgresql, mariadb-server-core and mariadb-client-core";
 
-/// Installs what is missing of these programs.
+/// Installs the packages of those programs that are missing.
 fn install_all(programs: &[(&str, &str)], by_hand: &str) -> Result<(), Failure> {
     let missing = programs.iter().filter(|(program, _)| !is_installed(program));
     let mut packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
@@ -130,7 +132,8 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// Installs Debian's packages; `by_hand` says what to do if that is not possible.
+/// Installs packages of Debian. If that is not possible, the error ends with `by_hand`, which says
+/// what to do.
 pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), Failure> {
     if !is_installed("apt-get") || !is_root() {
         // If only redis-py is missing, a virtual environment is enough.
@@ -138,7 +141,7 @@ pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), F
             return Ok(());
         }
         return Err(format!(
-            "{} missing, and installing here needs root and apt-get: {by_hand}",
+            "these packages are missing: {}; only root can install them, by apt-get: {by_hand}",
             packages.join(", ")
         )
         .into());

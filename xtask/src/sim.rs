@@ -24,8 +24,8 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         [] => MINUTES,
         [minutes] => minutes
             .parse()
-            .map_err(|_| format!("`{minutes}` is not a number of minutes: `cargo x sim 60`"))?,
-        _ => return Err("want one number of minutes: `cargo x sim 60`".into()),
+            .map_err(|_| format!("want a number of minutes, not `{minutes}`: cargo x sim 60"))?,
+        _ => return Err("the only argument is the number of minutes: `cargo x sim 60`".into()),
     };
     for [package, target, _] in LIVES {
         run(&mut cargo(["test", "--no-run", "--package", package, "--test", target]))?;

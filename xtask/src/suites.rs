@@ -1,4 +1,4 @@
-//! The long verbs: everything that must be green, and its parts by name.
+//! The verbs that take long: all tests together, parts of them by name, and measurements.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
 /// `cargo x ledger` takes flags for larger numbers.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
-/// Flags with which the server often rewrites its log even if no client asks for it.
+/// Flags with which the server often rewrites its log even if no client asks for a rewrite.
 const OFTEN_REWRITTEN: &str = "--auto-aof-rewrite-min-size 64kb --log-segment-size 1mb";
 
 /// `cargo x test`.
@@ -123,7 +123,8 @@ pub(crate) fn differential(args: &[String]) -> Result<(), Failure> {
     blackbox(&all)
 }
 
-/// `cargo x ledger [flag]…`: if flags are given, one run of `slimio-lab ledger` with them.
+/// `cargo x ledger [flag]…`: without flags, the same runs as in `cargo x test`. With flags, one run
+/// of `slimio-lab ledger` with these flags.
 pub(crate) fn ledger(args: &[String]) -> Result<(), Failure> {
     build_server()?;
     if args.is_empty() {

@@ -20,7 +20,7 @@ struct File {
     text: String,
 }
 
-/// What a rule found, as `path:line: sentence`.
+/// The complaints of the rules, as `path:line: sentence`.
 type Complaints = Vec<String>;
 
 /// `cargo x tidy`.
@@ -47,7 +47,8 @@ pub(crate) fn verb(_args: &[String]) -> Result<(), Failure> {
 
 fn read_files() -> Result<Vec<File>, Failure> {
     let output = command("git")
-        // git accepts any owner of the checkout, because this command runs nothing from it.
+        // With this setting, git accepts any owner of the checkout. That is safe, because this
+        // command runs nothing from the checkout.
         .args(["-c", "safe.directory=*"])
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output()

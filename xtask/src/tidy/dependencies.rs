@@ -16,7 +16,7 @@ pub(super) fn check(files: &[File], complaints: &mut Complaints) {
         }
     }
     let Some(reasons_file) = files.iter().find(|file| file.path == REASONS) else {
-        complaints.push(format!("{REASONS}: missing"));
+        complaints.push(format!("{REASONS}: this file is missing"));
         return;
     };
     let reasons: BTreeSet<&str> = reasons_in(&reasons_file.text).collect();
@@ -43,7 +43,7 @@ fn dependencies_of(manifest: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines `# name: reason` in front of the first section.
+/// Names from the lines `# name: reason` before the first section.
 fn reasons_in(text: &str) -> impl Iterator<Item = &str> {
     text.lines().take_while(|line| !line.starts_with('[')).filter_map(|line| {
         let (name, reason) = line.strip_prefix("# ")?.split_once(": ")?;

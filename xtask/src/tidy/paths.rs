@@ -1,4 +1,4 @@
-//! Checks that every file which a document names exists.
+//! Checks that every file or folder that a document names exists.
 
 use slimio_host::process::root;
 

@@ -1,5 +1,5 @@
-//! Phrases that bend English, or that a reader has to read twice. They are not allowed anywhere: in
-//! comments, in messages, or in documents.
+//! Phrases that bend English, or that are hard to understand. They are not allowed in comments, in
+//! messages, or in documents.
 
 use super::{Complaints, File};
 
@@ -15,10 +15,10 @@ const BANNED: &[(&str, &str)] = &[
     ("hereby", "by this"),
     ("leverage", "use"),
     ("utilize", "use"),
-    ("simply put", "say it simply"),
+    ("simply put", "nothing instead"),
 ];
 
-/// This file, which contains all of them.
+/// The path of this file. It is not checked, because it contains all banned phrases.
 const HERE: &str = "xtask/src/tidy/phrases.rs";
 
 const EXTENSIONS: &[&str] = &["rs", "py", "md", "sh", "toml"];
@@ -36,7 +36,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
     }
 }
 
-/// Whether a line holds a phrase, and not only as a part of longer words.
+/// Whether a line contains a phrase, and not only as a part of longer words.
 fn holds(line: &str, phrase: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(phrase).any(|(at, _)| {

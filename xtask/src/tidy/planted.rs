@@ -1,5 +1,5 @@
-//! Every planted bug of the list is in the code, and every planted bug of the code is in the list,
-//! because a bug that is not listed would never be tested. The tests that the list names exist.
+//! Checks that the list and the code have the same planted bugs, because a bug that is not in the
+//! list would never be tested. Also checks that the tests that the list names exist.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const CALL: &str = concat!("is_planted", "(\"");
 
 pub(super) fn check(files: &[File], complaints: &mut Complaints) {
     let Some(list) = files.iter().find(|file| file.path == LIST) else {
-        complaints.push(format!("{LIST}: missing"));
+        complaints.push(format!("{LIST}: this file is missing"));
         return;
     };
     let listed = match parse(&list.text) {

@@ -1,11 +1,11 @@
-//! The shape of a source file: length, white space, header, and what must not be in it.
+//! The shape of a source file: length, white space, module header, and what is forbidden.
 
 use super::{Complaints, File};
 use crate::tidy::words::code_of;
 
 /// Longer files must be split.
 const LINES_MAX: usize = 700;
-/// Only these crates may say `unsafe`.
+/// Only these crates may use `unsafe`.
 const UNSAFE_FOLDERS: &[&str] = &["crates/ring/", "crates/device/", "crates/preload/"];
 /// Marks of unfinished work. Each is put together from two parts, so that this file does not
 /// contain them.
@@ -16,7 +16,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
         complaints.push(format!("{}:{line}: {sentence}", file.path));
     };
     if !file.text.is_empty() && !file.text.ends_with('\n') {
-        complain(file.text.lines().count(), "the last line has no end");
+        complain(file.text.lines().count(), "the last line has no newline");
     }
     for (index, line) in file.text.lines().enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
@@ -29,7 +29,10 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
     let is_code = file.is_rust() || file.has_extension("py");
     let line_count = file.text.lines().count();
     if is_code && line_count > LINES_MAX {
-        complain(line_count, &format!("longer than {LINES_MAX} lines: cut it where an idea ends"));
+        complain(
+            line_count,
+            &format!("the file has more than {LINES_MAX} lines: split it where one topic ends"),
+        );
     }
     if file.is_rust() {
         check_rust(file, &mut complain);
@@ -39,7 +42,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
 fn check_rust(file: &File, complain: &mut impl FnMut(usize, &str)) {
     let first = file.text.lines().find(|line| !line.starts_with("#!")).unwrap_or_default();
     if !first.starts_with("//!") {
-        complain(1, "no module header: begin with `//!` and what this is");
+        complain(1, "no module header: begin the file with `//!` and what the file contains");
     }
     let may_be_unsafe = UNSAFE_FOLDERS.iter().any(|folder| file.path.starts_with(folder));
     for (index, line) in code_of(&file.text).lines().enumerate() {
@@ -47,7 +50,7 @@ fn check_rust(file: &File, complain: &mut impl FnMut(usize, &str)) {
             complain(index + 1, "`allow`: use `#[expect(…, reason = \"…\")]`");
         }
         if line.contains("#[ignore") {
-            complain(index + 1, "an ignored test: let it run, or take it out");
+            complain(index + 1, "an ignored test: let the test run, or remove it");
         }
         if !may_be_unsafe && has_word(line, "unsafe") {
             complain(index + 1, "`unsafe` outside ring, device and preload");
@@ -86,7 +89,7 @@ mod tests {
         let rules = [
             ("fn f() {}\n", "no module header"),
             ("//! X.\nfn f() {} \n", "trailing space"),
-            ("//! X.\nfn f() {}", "the last line has no end"),
+            ("//! X.\nfn f() {}", "the last line has no newline"),
             ("//! X.\n#[allow(dead_code)]\nfn f() {}\n", "`allow`"),
             ("//! X.\n#[ignore]\nfn f() {}\n", "an ignored test"),
             ("//! X.\nfn f() { unsafe { g() } }\n", "`unsafe` outside"),

@@ -31,7 +31,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
             for part in parts_of(name) {
                 if let Some((_, ours)) = BANNED.iter().find(|(banned, _)| *banned == part) {
                     complaints.push(format!(
-                        "{}:{}: `{name}` says \"{part}\"; here it is \"{ours}\"",
+                        "{}:{}: `{name}` says \"{part}\"; the project's word is \"{ours}\"",
                         file.path,
                         index + 1
                     ));
@@ -73,7 +73,7 @@ fn parts_of(name: &str) -> Vec<String> {
     parts
 }
 
-/// The text with comments and the insides of string literals taken out; lines stay where they are.
+/// The text without comments and string literals. Lines stay where they are.
 pub(super) fn code_of(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
@@ -86,7 +86,7 @@ pub(super) fn code_of(text: &str) -> String {
             continue;
         }
         code.push(chars[at]);
-        // `'"'` must not open a string.
+        // The quote in `'"'` does not open a string.
         at += match rest {
             ['\'', '"', '\'', ..] => 3,
             ['\'', '\\', '"' | '\'', '\'', ..] => 4,
