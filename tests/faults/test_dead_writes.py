@@ -50,14 +50,14 @@ class DeadWrites(TestCase):
         server.flags |= {"appendfsync": "always"}
         server.take_port()
         server.spawn()
-        until(lambda: WAITING in server.said() or server.is_serving(), 20, "the message that it waits")
+        until(lambda: WAITING in server.said() or server.is_serving(), 20, "the message about old operations")
         self.assertIn(WAITING, server.said(), "a server must wait for the killed server's writes")
 
         def said_again():
-            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "a waiting server reads")
+            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "it must open no other file")
             return server.said().count(WAITING) > 1
 
-        until(said_again, 30, "a second message that it waits")
+        until(said_again, 30, "a second message about old operations")
         self.assertFalse(server.is_serving())
 
         self.held.let_go()
@@ -137,7 +137,7 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """These tests need no root, because the test itself holds the claim that the kernel would hold
+    """These tests need no root, because each test itself holds the claim that the kernel would hold
     for a killed server."""
 
     seconds = 20
@@ -160,7 +160,7 @@ class Claims(TestCase):
         claim = self.take("claim")
         self.server.take_port()
         self.server.spawn()
-        until(lambda: WAITING in self.server.said(), 20, "the message that it waits")
+        until(lambda: WAITING in self.server.said(), 20, "the message about old operations")
         self.assertFalse(self.server.is_serving())
         self.assertIn(os.path.join(self.server.volume, "claim"), self.server.said())
         # The waiting server has the lock.
@@ -176,7 +176,7 @@ class Claims(TestCase):
         self.take("claim")
         self.server.take_port()
         self.server.spawn()
-        until(lambda: WAITING in self.server.said(), 20, "the message that it waits")
+        until(lambda: WAITING in self.server.said(), 20, "the message about old operations")
         self.assertEqual(self.server.terminate(), 0)
 
     def test_a_tool_waits_and_says_so(self):
@@ -187,7 +187,7 @@ class Claims(TestCase):
             tool = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
             self.addCleanup(tool.wait)
             self.addCleanup(tool.kill)
-            until(lambda: WAITING.encode() in os.pread(said.fileno(), 1 << 16, 0), 20, "the tool's message")
+            until(lambda: WAITING.encode() in os.pread(said.fileno(), 1 << 16, 0), 20, "the message")
             claim.close()
             self.assertEqual(tool.wait(20), 0)
 

@@ -17,8 +17,8 @@ ROUNDS = 4
 KEYS = 250
 VALUE_SIZE = 64 << 10
 LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
-# While the log is longer than this, the writer waits. Without the wait, the client of a busy
-# machine would fill the log faster than the server writes snapshots.
+# While the log is longer than this, the writer waits. Without this wait, on a busy machine, the
+# client would fill the log faster than the server writes snapshots.
 LOG_BYTES_MAX = 64 << 20
 # A little more than the interval at which the server reads the drive's counters.
 COUNTED_SECONDS = 30

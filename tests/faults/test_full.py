@@ -277,8 +277,7 @@ class SmallFileSystem(TestCase):
             overwrite(chance.choices(keys, k=8_000))
 
     def requests(self, chance, block, *command):
-        """Yields requests that overwrite random keys. The values of all keys together have 24
-        MB."""
+        """Yields requests that overwrite random keys. All values together have 24 MB."""
         for _ in range(AT_ONCE):
             yield self.request(chance, block, chance.randrange(6000), *command)
 

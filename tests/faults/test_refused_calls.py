@@ -119,7 +119,7 @@ class EachCall:
                 server.start()
             except StartError:
                 self.check_refusal(server, name)
-                self.assertFalse(says_plain, f"probe did not predict that no server can start: {probe.stdout}")
+                self.assertFalse(says_plain, f"probe must predict that no server starts: {probe.stdout}")
                 return
             info = self.serve(server)
             io_path, why = info["io_path"], info["io_path_why_not_better"]

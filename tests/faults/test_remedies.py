@@ -78,7 +78,7 @@ class Remedies(TestCase):
                     refused += 1
                     self.check_said(said, "open files", "ulimit -n", "LimitNOFILE")
             else:
-                self.fail("the server starts with no number of descriptors")
+                self.fail("no start succeeded with fewer than `DESCRIPTORS_MAX` descriptors")
             self.assertGreater(refused, 5)
             shutil.rmtree(self.volume)
 

@@ -162,7 +162,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             self.assertEqual(client("MGET", "a", "d"), [b"1", b"4"])
             client("FLUSHALL")
-            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "a snapshot of the empty data set")
+            until(lambda: server.info()["snapshot_saves_complete"] == "1", PATIENCE, "a snapshot without keys")
         server.restart()
         with server.client() as client:
             self.assertEqual(client("DBSIZE"), 0)
@@ -226,7 +226,7 @@ class Snapshots(TestCase):
             client("BGSAVE", "SCHEDULE")
             overwrite = [["SET", f"s:{number}", "x" * 2000] for number in range(8000)]
             client.pipeline(overwrite)
-            until(lambda: int(server.info()["snapshot_saves_complete"]) > saves, PATIENCE, "the snapshot that BGSAVE asked for")
+            until(lambda: int(server.info()["snapshot_saves_complete"]) > saves, PATIENCE, "the snapshot of BGSAVE")
             info = server.info()
             self.assertGreaterEqual(int(info["snapshot_rewrites_complete"]), 1)
             self.assertEqual(info["rdb_last_bgsave_status"], "ok")
@@ -483,7 +483,7 @@ class FailingSnapshots(TestCase):
             self.assertEqual(kind, b"-")
             self.assertTrue(text.startswith(b"MISCONF Redis is configured to save RDB"), text)
             self.assertEqual(client("GET", "a"), b"1")
-            # PING gets the error, too, so monitoring sees it. SHUTDOWN is refused.
+            # Even PING, which monitoring sends, gets the error. The server refuses SHUTDOWN.
             self.assertEqual(client.raw("PING")[1][:7], b"MISCONF")
             kind, text = client.raw("SHUTDOWN")
             self.assertEqual((kind, text), (b"-", b"ERR Errors trying to SHUTDOWN. Check logs."))

@@ -38,14 +38,14 @@ class Waf(TestCase):
                 self.assertLess(abs(error), TOLERANCE_PERCENT)
                 self.assertLess(abs(simulated / waf - 1) * 100, TOLERANCE_PERCENT)
                 self.assertLess(greedy, model, "greedy collection must copy less")
-        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "the same seed must give the same output")
+        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "a seed decides the output")
 
     def test_a_drive_that_collects_only_when_it_must_copies_less(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             self.said("generate", "--keys", 1.5, "--size", "720M", "--out", trace)
             eager = self.replayed(trace, "--background", 0.25)
-            self.assertEqual(eager, self.replayed(trace), "by default, the drive collects while less than a quarter of its units is free")
+            self.assertEqual(eager, self.replayed(trace), "the default of --background must be 0.25")
             lazy = self.replayed(trace, "--background", 0)
             self.assertGreater(eager, 1.05)
             self.assertEqual(lazy, 1)

@@ -147,7 +147,7 @@ int main(int count, char **words) {
             /* Calls before the program starts are not counted. */
             if (size > 0 && is_running && call.op == PTRACE_SYSCALL_INFO_ENTRY &&
                 (is_every || (is_changing(&call) && !is_repeated(&call))) && ++seen == number) {
-                fprintf(stderr, "kill_at: killed at call %llu of the program, which has the kernel's number %llu\n",
+                fprintf(stderr, "kill_at: killed at the program's call %llu, system call %llu\n",
                         (unsigned long long)seen, (unsigned long long)call.entry.nr);
                 kill(child, SIGKILL);
                 continue;

@@ -5,7 +5,8 @@
 A CALL is the number of a system call. With `number:index=value`, only calls whose argument `index`
 is `value` are refused. The filter compares only the lower 32 bits of the argument. The filter
 answers refused calls with EPERM (or another errno), and lets everything else through. The program
-inherits the filter, and cannot take it off. """
+inherits the filter, and cannot take it off.
+"""
 
 import ctypes
 import errno
@@ -29,8 +30,8 @@ ARGUMENTS = 16
 
 
 def parse(text):
-    """Turns `number` into (number, None), and `number:index=value` into (number, (index,
-    value))."""
+    """Turns `number` into (number, None). Turns `number:index=value` into (number, (index, value)).
+    """
     number, _, condition = text.partition(":")
     if not condition:
         return int(number), None

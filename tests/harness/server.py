@@ -202,9 +202,9 @@ def refusal(seconds=START_SECONDS, **options):
         if server.is_alive():
             raise AssertionError(f"the server serves instead of refusing: {server.said()}")
         if server.process.returncode == 0:
-            raise AssertionError(f"the server ended with status 0 instead of refusing: {server.said()}")
+            raise AssertionError(f"the server ended well instead of refusing: {server.said()}")
         if server.process.returncode < 0:
-            raise AssertionError(f"the server was killed by signal {-server.process.returncode}: {server.said()}")
+            raise AssertionError(f"signal {-server.process.returncode} ended the server: {server.said()}")
         return server.said()
     except StartError:
         # The server ended between the two checks.

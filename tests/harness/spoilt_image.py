@@ -46,7 +46,7 @@ class SpoiltImage:
 
         def is_there():
             if self.process.poll() is not None:
-                test.skipTest(f"FUSE does not work on this machine: {self.process.stderr.read().decode()}")
+                test.skipTest(f"FUSE does not work: {self.process.stderr.read().decode()}")
             return os.stat(self.path).st_size == size
 
         until(is_there, what="the image")

@@ -9,8 +9,7 @@ use slimio_host::Failure;
 use slimio_host::process::{cargo, run, target_dir};
 use slimio_host::server::{Server, read_value};
 
-/// The longest time for which the server is written to before the kill, in milliseconds. The moment
-/// of the kill is random.
+/// The longest time of writing before the kill, in milliseconds. The real time is random.
 const LIFE_MS_MAX: u64 = 1500;
 /// Number of requests in flight, which is large so that the kill interrupts many of them.
 const IN_FLIGHT: u64 = 32;
@@ -103,7 +102,10 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
             match read_value(&mut stream)? {
                 Some(value) if value == number.to_string() && found == number - 1 => found = number,
                 Some(value) => {
-                    return Err(format!("key:{number} is {value:?}, but this value is wrong or an earlier key is missing").into());
+                    return Err(format!(
+                        "key:{number} is {value:?}, which is wrong, or an earlier key is missing"
+                    )
+                    .into());
                 }
                 None => {}
             }
@@ -112,7 +114,7 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     Ok(found)
 }
 
-/// A folder for this process alone. It is removed when this is dropped.
+/// A folder for this process alone. Dropping this value removes the folder.
 struct Folder {
     path: PathBuf,
 }
