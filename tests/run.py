@@ -11,8 +11,8 @@ sys.path.insert(0, ROOT)
 from harness import runner  # noqa: E402
 from harness.target import TARGET, with_io_uring, without_io_uring  # noqa: E402
 
-# Number of bytes that must be free on a file system in memory. The data of a run take only a
-# fraction of that.
+# Number of bytes that must be free on a file system in memory before servers put their data there.
+# The data of a run take only a fraction of this number.
 MEMORY_MIN = 4 << 30
 
 

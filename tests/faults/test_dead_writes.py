@@ -19,7 +19,7 @@ VALUE = "x" * 3000
 NOBODY_ELSE = 54_321
 
 TRIES = 5
-# How long a process takes to end if nothing keeps it.
+# More seconds than a process takes to end if no write keeps it.
 PATIENCE_SECONDS = 5
 
 
@@ -54,7 +54,7 @@ class DeadWrites(TestCase):
         self.assertIn(WAITING, server.said(), "a server must wait for the killed server's writes")
 
         def said_again():
-            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "it must open no other file")
+            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "a waiting server opens no other file")
             return server.said().count(WAITING) > 1
 
         until(said_again, 30, "a second message about old operations")
@@ -89,7 +89,7 @@ class DeadWrites(TestCase):
         with server.client() as client:
             self.store(client, "before", 20)
             self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
-            # The device must be quiet first, because segments are zeroed by system calls.
+            # The device must be quiet first, because the server zeroes segments by system calls.
             self.held.wait_until_quiet()
             self.held.hold()
             # These writes are acknowledged, so they must outlive the process.

@@ -43,8 +43,8 @@ class HungDevice(TestCase):
                 held.hold()
                 for client in writers:
                     client.send(encode("SET", "k", "after"))
-                # A client that connects now must be served, although the server itself may block on
-                # the device while there are only writers.
+                # While there are only writers, the server itself may block on the device. But a
+                # client that connects now must be served.
                 with server.client() as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
                     self.assertTrue(operator("MEMORY", "STATS"))

@@ -1,4 +1,5 @@
-"""A reply takes no more memory than `client-output-buffer-limit` allows, even while it is being made."""
+"""A reply takes no more memory than `client-output-buffer-limit` allows, even while the server
+makes the reply."""
 
 from harness.resp import encode
 from harness.server import Server

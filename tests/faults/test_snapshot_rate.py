@@ -13,7 +13,7 @@ SLOW = 64 << 10
 # At this rate, eight megabytes take some seconds. At a sixteenth of this rate, they take longer
 # than a test may.
 RATE = 2 << 20
-# The server takes a pause of 100 ms for the end of the traffic. So the pauses of a test must be
+# The server treats a pause of 100 ms as the end of the traffic. So the pauses of a test must be
 # shorter.
 PAUSE_SECONDS = 0.05
 
@@ -39,7 +39,7 @@ class SnapshotRate(TestCase):
         return until(is_held_back)
 
     def server(self, **flags):
-        # `save` and the percentage keep the server from taking snapshots by itself.
+        # These settings keep the server from taking snapshots by itself.
         server = Server(snapshot_rate=SLOW, save="", auto_aof_rewrite_percentage=0, **flags)
         self.addCleanup(server.close)
         return server
@@ -65,8 +65,9 @@ class SnapshotRate(TestCase):
 
     def all_replaced_without_a_pause(self, client, server):
         """Replaces all keys during a throttled snapshot, which may hold only a quarter of the
-        replaced data. Returns whether no SET had to wait, or no 50 SETs took `PAUSE_SECONDS`. If
-        the snapshot kept its rate, every 50 SETs would wait for a second and a half."""
+        replaced data. Returns True if no SET had to wait, or if every 50 SETs took less than
+        `PAUSE_SECONDS`. If the snapshot kept its rate, every 50 SETs would wait for a second and a
+        half."""
         # The snapshot of the last try must be over, so that the next snapshot begins with the
         # present data.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")

@@ -1,4 +1,5 @@
-"""`slimio waf`: formula beside simulation, traces made and replayed, and refused arguments."""
+"""`slimio waf`: the formula against the simulation, traces that are made and replayed, and refused
+arguments."""
 
 import os
 import re
@@ -38,7 +39,7 @@ class Waf(TestCase):
                 self.assertLess(abs(error), TOLERANCE_PERCENT)
                 self.assertLess(abs(simulated / waf - 1) * 100, TOLERANCE_PERCENT)
                 self.assertLess(greedy, model, "greedy collection must copy less")
-        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "a seed decides the output")
+        self.assertEqual(text, self.said("--model", "--spare", 0.1, "--trim", 0.1, *SMALL), "equal seeds must give equal output")
 
     def test_a_drive_that_collects_only_when_it_must_copies_less(self):
         with tempfile.TemporaryDirectory() as folder:

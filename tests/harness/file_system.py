@@ -33,7 +33,7 @@ def mount_kind(test, kind, mount, image):
         how = [] if image.startswith("/dev/") else ["-o", "loop"]
         run("mount", *how, image, mount)
     except (OSError, subprocess.CalledProcessError) as error:
-        test.skipTest(f"no {kind} can be mounted here: {getattr(error, 'stderr', error)}")
+        test.skipTest(f"no {kind} can be mounted on this machine: {getattr(error, 'stderr', error)}")
     test.addCleanup(subprocess.run, ["umount", "-l", mount], check=False)
 
 

@@ -20,7 +20,8 @@ MKFS_OPTIONS = {
 
 class HeldDevice:
     """`path` is the device, and `held` holds up what is written to the device. `volume` is the
-    device itself; if `file_system` is given, it is a folder on such a file system on the device.
+    device itself. If `file_system` is given, `volume` is a folder on such a file system on the
+    device.
 
     The device goes away with the test. If no such device can be made, the test is skipped.
     """
@@ -40,7 +41,7 @@ class HeldDevice:
         try:
             run(f"mkfs.{kind}", *MKFS_OPTIONS[kind], self.path)
         except (OSError, subprocess.CalledProcessError) as error:
-            test.skipTest(f"no {kind} can be made here: {getattr(error, 'stderr', error)}")
+            test.skipTest(f"no {kind} can be made on this machine: {getattr(error, 'stderr', error)}")
         os.makedirs(folder)
         test.addCleanup(os.rmdir, folder)
         run("mount", self.path, folder)

@@ -32,7 +32,7 @@ class HeldWrites:
         try:
             self.limit(None)
         except OSError as error:
-            test.skipTest(f"writes can't be held up here: {error}")
+            test.skipTest(f"the kernel can't hold up writes: {error}")
         test.addCleanup(self.let_go)
 
     def make_group(self, test):

@@ -49,7 +49,7 @@ class LoopDevice:
                 file.truncate(size)
             self.path = attach(test, self.image)
         except (OSError, subprocess.CalledProcessError) as error:
-            test.skipTest(f"no loop device can be made here: {getattr(error, 'stderr', error)}")
+            test.skipTest(f"no loop device can be made: {getattr(error, 'stderr', error)}")
 
     def take_memory_away(self):
         """Frees the memory behind the device, and uses this memory up, so that the device can store

@@ -1,8 +1,8 @@
 """A client that shows replies as they are on the wire.
 
 A raw reply is a pair: the type byte and the payload, nested for aggregates. So a test can tell
-`+OK` from `$2 OK`, and one kind of null from the other. Calling a `Client` turns raw replies into
-plain Python values.
+`+OK` from `$2 OK`, and one kind of null from the other. Calling a `Client` sends a command, and
+turns the raw reply into a plain Python value.
 """
 
 import socket

@@ -89,7 +89,7 @@ def give_up(*_):
 
 
 def run(root, words, jobs, ways):
-    """Runs each test in each of the ways. Returns whether all passed."""
+    """Runs each test with each `Way` of starting the server. Returns whether all tests passed."""
     work = [(entry, way) for entry in find(root, words) for way in ways]
     started = time.monotonic()
     results = []

@@ -18,7 +18,7 @@ STOP_SECONDS = 30
 PORT_TRIES = 5
 
 
-# These are below the ports that Linux gives to outgoing connections.
+# These ports are below those that Linux gives to outgoing connections.
 PORTS = range(20_000, 32_000)
 
 
@@ -139,7 +139,7 @@ class Server:
         return line
 
     def is_serving(self):
-        """Whether the server answers, and has recovered."""
+        """Whether the server answers and has recovered its data."""
         if self.process.poll() is not None:
             raise StartError(f"exit status {self.process.returncode}: {self.said()}")
         try:
@@ -207,7 +207,7 @@ def refusal(seconds=START_SECONDS, **options):
             raise AssertionError(f"signal {-server.process.returncode} ended the server: {server.said()}")
         return server.said()
     except StartError:
-        # The server ended between the two checks.
+        # The server ended after `is_alive` and before `is_serving`.
         return server.said()
     finally:
         server.close()

@@ -1,5 +1,5 @@
-"""Which server the tests run against. `run.py` sets the server, and the runner sets the `Way` to
-start it."""
+"""Which server the tests run against. `run.py` sets the server, and the runner sets the `Way` of
+starting the server."""
 
 import os
 import shlex

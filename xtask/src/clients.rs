@@ -1,5 +1,5 @@
 //! Clients in languages other than Python, for the black-box tests: go-redis is built, and Jedis is
-//! fetched. Each has the version that its own file in `tests/clients/` names.
+//! fetched. Each client has the version that its own file in `tests/clients/` names.
 
 use std::fs;
 use std::path::PathBuf;

@@ -42,7 +42,7 @@ pub(crate) fn test(_args: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo x ci`: lint, then test, one summary.
+/// `cargo x ci`: runs lint and then test, with one summary.
 pub(crate) fn ci(_args: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     lint::steps(&mut report);

@@ -1,5 +1,5 @@
-//! Every direct dependency has a line with its reason in `deny.toml`, and every such line names a
-//! dependency.
+//! Checks that every direct dependency has a line with its reason in `deny.toml`, and that every
+//! such line names a dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 

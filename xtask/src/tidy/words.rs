@@ -31,7 +31,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
             for part in parts_of(name) {
                 if let Some((_, ours)) = BANNED.iter().find(|(banned, _)| *banned == part) {
                     complaints.push(format!(
-                        "{}:{}: `{name}` says \"{part}\"; the project's word is \"{ours}\"",
+                        "{}:{}: `{name}` says \"{part}\"; instead, use \"{ours}\"",
                         file.path,
                         index + 1
                     ));
@@ -41,7 +41,7 @@ pub(super) fn check(file: &File, complaints: &mut Complaints) {
     }
 }
 
-/// Names that a line declares: those after a declaring keyword.
+/// The names that a line declares, each after a declaring keyword.
 fn declared_names(line: &str) -> Vec<&str> {
     let words: Vec<&str> = line
         .split(|c: char| !c.is_alphanumeric() && c != '_')
