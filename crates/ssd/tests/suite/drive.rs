@@ -301,7 +301,12 @@ fn what_a_path_can_do_is_known_while_the_drive_is_busy() {
 fn a_large_drive_that_holds_nothing_takes_no_memory() {
     let resident = || {
         let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
-        let pages: u64 = pages.split(' ').nth(1).expect("the line has two fields").parse().expect("the field is a number");
+        let pages: u64 = pages
+            .split(' ')
+            .nth(1)
+            .expect("the line has two fields")
+            .parse()
+            .expect("the field is a number");
         pages * 4096
     };
     let before = resident();
