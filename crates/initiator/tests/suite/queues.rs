@@ -29,14 +29,16 @@ fn work(queue: &mut IoQueue, lbas: std::ops::Range<u64>, seed: u64, ops: u64) {
                 (queue.read_command(lba, 1), vec![0; LBA_SIZE])
             };
             let submission = Submission { token: Token(begun), command, data };
-            queue.queue().submit(submission).expect("there is room");
+            queue.queue().submit(submission).expect("the queue has room for the command");
             in_flight.insert(begun, (lba, is_write.then_some(seed ^ begun)));
             begun += 1;
         }
-        queue.queue().wait(&mut outcomes).expect("the target is there");
+        queue.queue().wait(&mut outcomes).expect("the target answers");
         for outcome in outcomes.drain(..) {
-            let outcome = outcome.checked().expect("it is done");
-            let (lba, write) = in_flight.remove(&outcome.token.0).expect("it was in flight");
+            let outcome = outcome.checked().expect("the command succeeds");
+            let (lba, write) = in_flight
+                .remove(&outcome.token.0)
+                .expect("each outcome belongs to a command in flight");
             match write {
                 Some(seed) => drop(written.insert(lba, seed)),
                 None => assert!(outcome.data == content(written[&lba], 1), "block {lba}"),
@@ -44,7 +46,10 @@ fn work(queue: &mut IoQueue, lbas: std::ops::Range<u64>, seed: u64, ops: u64) {
         }
     }
     for (lba, seed) in written {
-        assert!(queue.read(lba, 1).expect("it is read") == content(seed, 1), "block {lba}");
+        assert!(
+            queue.read(lba, 1).expect("the block can be read") == content(seed, 1),
+            "block {lba}"
+        );
     }
 }
 
@@ -70,9 +75,10 @@ fn ten_hosts_with_two_queues_each_do_not_disturb_each_other() {
                 let name = format!("nqn.host{number}");
                 let host_id = [number; 16];
                 let options = Options { host: name, host_id, ..target.options() };
-                let mut host = Host::connect(&options).expect("the target is there");
-                let queues: Vec<IoQueue> =
-                    (1..=2).map(|qid| host.open_queue(qid, 128).expect("it can be had")).collect();
+                let mut host = Host::connect(&options).expect("the target answers");
+                let queues: Vec<IoQueue> = (1..=2)
+                    .map(|qid| host.open_queue(qid, 128).expect("the target opens the queue"))
+                    .collect();
                 let mut first = u64::from(number) * 200;
                 std::thread::scope(|scope| {
                     for mut queue in queues {
@@ -93,12 +99,13 @@ fn a_host_that_says_nothing_is_cut_off_and_one_that_keeps_alive_is_not() {
     let (mut host, mut queue) = connect(&options);
     let error = host.admin().wait_until(Instant::now() + crate::target::TIME_MAX, &mut Vec::new());
     assert!(matches!(error, Err(Error::Closed)), "{error:?}");
-    let error = queue.flush().expect_err("its controller is gone");
+    let error = queue.flush().expect_err("the target has ended the controller of the queue");
     assert!(matches!(error, Error::Closed | Error::Io(_)), "{error:?}");
 
     let options = Options { keep_alive_ms: 3000, ..target.options() };
-    let mut host = Host::connect(&options).expect("the target is there");
+    let mut host = Host::connect(&options).expect("the target answers");
     let before = host.admin().sent_at();
-    host.idle_until(Instant::now() + Duration::from_millis(1200)).expect("it lives");
-    assert!(host.admin().sent_at() > before, "it has said that it lives");
+    host.idle_until(Instant::now() + Duration::from_millis(1200))
+        .expect("the connection stays open");
+    assert!(host.admin().sent_at() > before, "an idle host sends keep-alive commands");
 }

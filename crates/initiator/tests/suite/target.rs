@@ -27,14 +27,17 @@ impl Target {
     /// Starts a target that lets only hosts with these names connect. An empty list allows every
     /// host.
     pub(crate) fn allowing(hosts: &[&str]) -> Self {
-        let options = DriveOptions::parse("64M,timing=none", Clock::Real).expect("it is right");
-        let drive = EmulatedDrive::open(options).expect("there is room for a drive");
+        let options = DriveOptions::parse("64M,timing=none", Clock::Real)
+            .expect("the options of the drive are valid");
+        let drive = EmulatedDrive::open(options).expect("there is enough memory for the drive");
         let allowed = hosts.iter().map(|&host| host.to_owned()).collect();
         let options =
             SubsystemOptions { name: "test".into(), allowed, ..SubsystemOptions::default() };
-        let subsystem = Subsystem::new(drive, options, None).expect("the names are right");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
-        let server = Server::start(listener, subsystem.clone()).expect("threads can be made");
+        let subsystem = Subsystem::new(drive, options, None)
+            .expect("the names of the subsystem and its hosts are valid");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let server =
+            Server::start(listener, subsystem.clone()).expect("the server can start its threads");
         Self { server, subsystem }
     }
 
@@ -53,8 +56,8 @@ impl Target {
 }
 
 pub(crate) fn connect(options: &Options) -> (Host, IoQueue) {
-    let mut host = Host::connect(options).expect("the target is there");
-    let queue = host.open_queue(1, 128).expect("a queue can be had");
+    let mut host = Host::connect(options).expect("the target answers");
+    let queue = host.open_queue(1, 128).expect("the target opens an I/O queue");
     (host, queue)
 }
 

@@ -34,14 +34,15 @@ impl Raw {
 
     fn try_open(target: &Target, host: &Host, digests: Digests) -> Result<Self, Status> {
         let options = target.options();
-        let connection = RawConnection::open(options.address, TIME_MAX).expect("it listens");
+        let connection =
+            RawConnection::open(options.address, TIME_MAX).expect("the target listens");
         let mut raw = Self { connection, digests };
-        raw.connection.initialize(digests).expect("it answers");
+        raw.connection.initialize(digests).expect("the target answers");
         let data = ConnectData {
             hostid: options.host_id,
             cntlid: host.cntlid(),
-            subnqn: Name::new(&options.subsystem).expect("it fits"),
-            hostnqn: Name::new(&options.host).expect("it fits"),
+            subnqn: Name::new(&options.subsystem).expect("the name is not too long"),
+            hostnqn: Name::new(&options.host).expect("the name is not too long"),
         };
         let connect = Connect { qid: 9, sqsize: 15, ..Connect::default() }.command(0);
         raw.send(&connect.sgl(Sgl::in_capsule(1024)), &data.encode());
@@ -52,29 +53,35 @@ impl Raw {
     fn send(&mut self, command: &Command, data: &[u8]) {
         let mut out = Vec::new();
         pdu::push_command(&mut out, command, data, self.digests, 4);
-        self.connection.send(&out).expect("it is taken");
+        self.connection.send(&out).expect("the connection accepts the bytes");
     }
 
     fn completion(&mut self) -> Completion {
-        let (head, bytes) = self.connection.receive().expect("something comes");
+        let (head, bytes) = self.connection.receive().expect("the target sends a PDU");
         assert_eq!(head.kind, Kind::CapsuleResp);
-        Head::completion(bytes.first_chunk().expect("it is whole"))
+        Head::completion(bytes.first_chunk().expect("the PDU is complete"))
     }
 
     fn r2t(&mut self) -> R2t {
-        let (head, bytes) = self.connection.receive().expect("something comes");
+        let (head, bytes) = self.connection.receive().expect("the target sends a PDU");
         assert_eq!(head.kind, Kind::R2t);
-        R2t::decode(&bytes).expect("it is whole")
+        R2t::decode(&bytes).expect("the PDU is complete")
     }
 
     /// Receives PDUs until the target says why it ends the connection.
     fn terminated(&mut self) -> Option<Fes> {
         loop {
-            let (head, bytes) = self.connection.receive().expect("it says why");
+            let (head, bytes) = self
+                .connection
+                .receive()
+                .expect("the target sends PDUs until it ends the connection");
             if head.kind == Kind::C2hTermReq {
-                let error = self.connection.receive().expect_err("nothing follows");
+                let error = self
+                    .connection
+                    .receive()
+                    .expect_err("nothing follows the PDU that ends the connection");
                 assert!(matches!(error, Error::Closed), "{error}");
-                return Fes::of(TermReq::decode(&bytes).expect("it is whole").fes);
+                return Fes::of(TermReq::decode(&bytes).expect("the PDU is complete").fes);
             }
         }
     }
@@ -103,12 +110,13 @@ fn write(cid: u16, lba: u64, lbas: u32) -> Command {
 #[test]
 fn a_host_that_is_not_allowed_is_told_so() {
     let target = Target::allowing(&["nqn.friend"]);
-    let error = Host::connect(&target.options()).expect_err("it is a foreigner");
+    let error = Host::connect(&target.options())
+        .expect_err("the target rejects a host that is not on its list");
     assert!(error.status().is_some_and(|it| it.is_same(Status::CONNECT_INVALID_HOST)), "{error}");
     let options = Options { host: "nqn.friend".into(), ..target.options() };
-    Host::connect(&options).expect("it is on the list");
+    Host::connect(&options).expect("the target accepts a host that is on its list");
     let options = Options { subsystem: "nqn.other".into(), ..options };
-    let error = Host::connect(&options).expect_err("there is no such subsystem");
+    let error = Host::connect(&options).expect_err("the target has no subsystem of this name");
     let text = "connect: connect invalid parameters (1:82h, do not retry)";
     assert_eq!(error.to_string(), text);
 }
@@ -118,7 +126,7 @@ fn a_write_whose_data_did_not_come_whole_never_happened() {
     let target = Target::start();
     let (host, mut queue) = target.connect();
     let before = content(1, 16);
-    queue.write(0, &before, Placed::default()).expect("it is written");
+    queue.write(0, &before, Placed::default()).expect("the blocks can be written");
     let (begun, part) = (content(2, 16), 6 * LBA_SIZE);
     for sent in [0, LBA_SIZE, part] {
         let mut raw = Raw::open(&target, &host, Digests::default());
@@ -129,20 +137,20 @@ fn a_write_whose_data_did_not_come_whole_never_happened() {
             let whole = raw.data_pdu(&r2t, 0, &begun[..part], false);
             // The host closes the connection in the middle of the data PDU, or after it.
             let bytes = if sent == part { whole.len() } else { sent };
-            raw.connection.send(&whole[..bytes]).expect("it is taken");
+            raw.connection.send(&whole[..bytes]).expect("the connection accepts the bytes");
         }
         drop(raw);
     }
     // None of these writes has changed the drive. After a new connection, a complete write changes
     // it.
     let mut raw = Raw::open(&target, &host, Digests::default());
-    assert!(queue.read(0, 16).expect("it is read") == before);
+    assert!(queue.read(0, 16).expect("the blocks can be read") == before);
     raw.send(&write(1, 0, 16), &[]);
     let r2t = raw.r2t();
     let bytes = raw.data_pdu(&r2t, 0, &begun, true);
-    raw.connection.send(&bytes).expect("it is taken");
+    raw.connection.send(&bytes).expect("the connection accepts the bytes");
     assert!(raw.completion().status.is_success());
-    assert!(queue.read(0, 16).expect("it is read") == begun);
+    assert!(queue.read(0, 16).expect("the blocks can be read") == begun);
 }
 
 #[test]
@@ -150,7 +158,7 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     let target = Target::start();
     let (host, mut queue) = target.connect();
     let before = content(1, 1);
-    queue.write(0, &before, Placed::default()).expect("it is written");
+    queue.write(0, &before, Placed::default()).expect("the blocks can be written");
     let mut raw = Raw::open(&target, &host, Digests { header: true, data: true });
 
     // A wrong data digest, in a capsule and then in an H2CData. Only the command fails.
@@ -160,24 +168,24 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     pdu::push_command(&mut bytes, &command, &data, raw.digests, 4);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
-    raw.connection.send(&bytes).expect("it is taken");
+    raw.connection.send(&bytes).expect("the connection accepts the bytes");
     let status = raw.completion().status;
     assert!(status.is_same(Status::TRANSIENT_TRANSPORT_ERROR) && !status.is_dnr(), "{status}");
     raw.send(&write(2, 0, 1), &[]);
     let r2t = raw.r2t();
     let mut bytes = raw.data_pdu(&r2t, 0, &data, true);
     bytes[100] ^= 1;
-    raw.connection.send(&bytes).expect("it is taken");
+    raw.connection.send(&bytes).expect("the connection accepts the bytes");
     assert!(raw.completion().status.is_same(Status::TRANSIENT_TRANSPORT_ERROR));
-    assert!(queue.read(0, 1).expect("it is read") == before);
+    assert!(queue.read(0, 1).expect("the blocks can be read") == before);
 
     // A wrong header digest ends the connection.
     let mut bytes = Vec::new();
     pdu::push_command(&mut bytes, &write(3, 0, 1), &[], raw.digests, 4);
     bytes[20] ^= 1;
-    raw.connection.send(&bytes).expect("it is taken");
+    raw.connection.send(&bytes).expect("the connection accepts the bytes");
     assert_eq!(raw.terminated(), Some(Fes::HeaderDigestError));
-    assert!(queue.read(0, 1).expect("it is read") == before);
+    assert!(queue.read(0, 1).expect("the blocks can be read") == before);
 }
 
 #[test]
@@ -190,9 +198,9 @@ fn a_host_that_is_asked_for_data_and_sends_none_holds_nobody_up() {
     }
     assert_eq!(raw.r2t().cccid, 0);
     let data = content(3, 32);
-    queue.write(0, &data, Placed::default()).expect("another queue goes on");
-    assert!(queue.read(0, 32).expect("it is read") == data);
-    target.connect().1.flush().expect("another host goes on");
+    queue.write(0, &data, Placed::default()).expect("another queue still works");
+    assert!(queue.read(0, 32).expect("the blocks can be read") == data);
+    target.connect().1.flush().expect("another host still works");
 }
 
 #[test]
@@ -209,13 +217,14 @@ fn a_host_that_takes_no_replies_holds_nobody_up() {
     }
     let data = content(3, 32);
     for _ in 0..20 {
-        queue.write(1000, &data, Placed::default()).expect("another queue goes on");
-        assert!(queue.read(1000, 32).expect("it is read") == data);
+        queue.write(1000, &data, Placed::default()).expect("another queue still works");
+        assert!(queue.read(1000, 32).expect("the blocks can be read") == data);
     }
     // When the host reads its replies at last, all of them come.
     let (mut read, mut ended) = (0, 0);
     while ended < 15 {
-        let (head, _) = raw.connection.receive().expect("it was only late");
+        let (head, _) =
+            raw.connection.receive().expect("the replies come although the host reads them late");
         read += if head.kind == Kind::C2hData { head.data_size } else { 0 };
         ended += usize::from(head.kind == Kind::CapsuleResp);
     }
@@ -263,14 +272,17 @@ fn what_breaks_the_protocol_ends_the_connection_and_no_other() {
         (beyond, Fes::SequenceError),
     ] {
         let mut raw = Raw::open(&target, &host, Digests::default());
-        raw.connection.send(&bytes).expect("it is taken");
+        raw.connection.send(&bytes).expect("the connection accepts the bytes");
         assert_eq!(raw.terminated(), Some(fes), "{:?}", &bytes[..8]);
-        queue.flush().expect("another queue goes on");
+        queue.flush().expect("another queue still works");
     }
-    // A host that sends a part of a PDU and then closes its side is gone.
+    // A host that sends a part of a PDU and then closes its side is disconnected.
     let mut raw = Raw::open(&target, &host, Digests::default());
-    raw.connection.send(&plain(&good, &[])[..40]).expect("it is taken");
-    raw.connection.finish_sending().expect("it can be ended");
-    let error = raw.connection.receive().expect_err("nothing comes");
+    raw.connection.send(&plain(&good, &[])[..40]).expect("the connection accepts the bytes");
+    raw.connection.finish_sending().expect("the host can close its side of the connection");
+    let error = raw
+        .connection
+        .receive()
+        .expect_err("the target sends nothing after the host closed its side");
     assert!(matches!(error, Error::Closed), "{error}");
 }
