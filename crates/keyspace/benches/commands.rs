@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys out of KEYS.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the benchmark prints its measurements")]
 
 use std::hint::black_box;
 
@@ -77,7 +77,10 @@ fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[
         let start_ns = cpu_ns();
         for &index in indices {
             record[at..at + 16].copy_from_slice(&key(index));
-            machine.keyspace.apply(DbIndex(0), &record).expect("a record that was just logged");
+            machine
+                .keyspace
+                .apply(DbIndex(0), &record)
+                .expect("a record that was just logged can be applied");
         }
         elapsed_ns = cpu_ns() - start_ns;
     });

@@ -6,7 +6,7 @@
 //! 16 bytes with values of SIZE bytes. By default, one run has 250,000 values of 4096 bytes, and
 //! another run has 10 million values of 16 bytes.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 use std::time::Duration;
 

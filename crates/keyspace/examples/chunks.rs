@@ -7,7 +7,7 @@
 //! only for values that come in parts. In the server, other threads decode and join, and the
 //! command thread only loads.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 use std::time::Duration;
 
@@ -136,11 +136,13 @@ fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
     let [mut decoding, mut joining, mut loading] = [Duration::ZERO; 3];
     for chunk in chunks {
         let start = cpu_time();
-        let decoded = decode_chunk(chunk, &context).expect("a chunk that was just encoded");
+        let decoded =
+            decode_chunk(chunk, &context).expect("a chunk that was just encoded can be decoded");
         let is_decoded = cpu_time();
-        let joined = loader.join(decoded, &context).expect("a chunk that was just encoded");
+        let joined =
+            loader.join(decoded, &context).expect("a chunk that was just encoded can be joined");
         let is_joined = cpu_time();
-        keyspace.load(joined).expect("a chunk that was just encoded");
+        keyspace.load(joined).expect("a chunk that was just encoded can be loaded");
         decoding += is_decoded.saturating_sub(start);
         joining += is_joined.saturating_sub(is_decoded);
         loading += cpu_time().saturating_sub(is_joined);

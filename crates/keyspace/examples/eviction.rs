@@ -5,7 +5,7 @@
 //! key is set. The stock server runs first. The keyspace's simulated clock then advances by the
 //! time that the stock server took.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 mod stock;
 

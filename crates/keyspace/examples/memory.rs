@@ -5,7 +5,7 @@
 //! inserted in a process of its own; the processes run one after the other. Counted bytes are those
 //! that `maxmemory` limits. The allocator and the kernel should report the same number of bytes.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 mod stock;
 
@@ -73,7 +73,8 @@ struct Shape {
 
 impl Shape {
     fn to_args(self) -> [String; 6] {
-        let verb = VERBS.iter().position(|verb| *verb == self.verb).expect("one of `VERBS`");
+        let verb =
+            VERBS.iter().position(|verb| *verb == self.verb).expect("each verb is one of `VERBS`");
         let expiring = usize::from(self.expiring);
         [verb, self.keys, self.elements, self.element_size, self.value_size, expiring]
             .map(|n| n.to_string())
@@ -208,7 +209,7 @@ fn fill(shape: Shape) -> [f64; 3] {
             now_ms: 1,
             reply: &mut reply,
             effects: &mut effects,
-            // No command yields.
+            // Every command runs to its end without a break.
             mode: Mode::Atomic,
         });
         assert!(matches!(outcome, Outcome::Reply));
@@ -224,8 +225,12 @@ fn allocated_size() -> usize {
 }
 
 fn resident_size() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line with VmRSS");
+    let status =
+        std::fs::read_to_string("/proc/self/status").expect("Linux provides the status file");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS"))
+        .expect("the status file has a line with VmRSS");
     let digits: String = line.chars().filter(char::is_ascii_digit).collect();
     digits.parse::<usize>().expect("a number") * 1024
 }

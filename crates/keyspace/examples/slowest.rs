@@ -1,8 +1,8 @@
 //! Prints which commands took longest, in CPU time of their thread.
 //!
-//! `cargo run --release -p slimio-keyspace --example slowest [KEYS [VALUE_SIZE [EXPIRING_PERCENT]]]`:
-//! the ten slowest `SET`s of KEYS new keys in random order of their hashes, and then the ten
-//! slowest `DEL`s of these keys.
+//! `cargo run --release -p slimio-keyspace --example slowest [KEYS [VALUE_SIZE [PERCENT]]]`: the
+//! ten slowest `SET`s of KEYS new keys in random order of their hashes, and then the ten slowest
+//! `DEL`s of these keys. PERCENT says how many percent of the keys have an expiry.
 //!
 //! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
 //! FIELDS fields, write to it while a capture holds all of it, read it, and let it expire.
@@ -18,7 +18,7 @@
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 use std::ops::Range;
 
@@ -214,7 +214,7 @@ fn expire(keyspace: &mut Keyspace, key: &str, captured: Vec<Captured>) {
     let expire = |_| OwnedRequest::from_args(["PEXPIREAT", key, "1000"]);
     show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));
     let exists = |_| OwnedRequest::from_args(["EXISTS", key]);
-    show("EXISTS that finds it expired", &measure(keyspace, 2000, 0..1, exists));
+    show("EXISTS that finds the hash, set or list expired", &measure(keyspace, 2000, 0..1, exists));
     assert_eq!(keyspace.dbsize(DbIndex(0)), 0);
     let began_ns = cpu_ns();
     drop((captured, keyspace.take_garbage()));

@@ -1,4 +1,4 @@
-//! Prefetches what requests will look for.
+//! Prefetches the keys and elements that requests will look for.
 
 use slimio_resp::Arg;
 
@@ -17,7 +17,7 @@ const LARGE_SIZE_MIN: usize = 4 << 20;
 /// Bytes that a processor reads from memory at once.
 const CACHE_LINE_SIZE: usize = 64;
 
-/// What a request will look for.
+/// The key and the element that a request will look for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ElementAhead<'a> {
     /// The [hash](crate::Keyspace::hash) of the request's key.

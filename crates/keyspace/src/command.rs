@@ -377,7 +377,7 @@ flags! {
     PUBSUB = 5, "pubsub";
     /// Not allowed in scripts.
     NOSCRIPT = 6, "noscript";
-    /// May wait for something to happen.
+    /// May make its client wait until a key has data, or until another event.
     BLOCKING = 7, "blocking";
     /// Allowed while data is being loaded.
     LOADING = 8, "loading";
@@ -430,7 +430,7 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among these.
+    /// Whether all flags of `other` are among these flags.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }

@@ -1,4 +1,4 @@
-//! The initiator against the target, over loopback.
+//! Tests of the initiator against the target, over loopback.
 
 mod commands;
 mod queues;

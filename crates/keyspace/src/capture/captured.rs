@@ -57,12 +57,12 @@ pub(super) enum Hold {
 }
 
 impl Captured {
-    /// Count of entries.
+    /// Count of entries in the batch.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Whether the batch has no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

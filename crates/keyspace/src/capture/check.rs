@@ -92,7 +92,10 @@ fn check_epochs(db: &Db, epoch: Epoch, behind: Position) -> usize {
     let left = |slot: &&BucketSlot| slot.epoch() != epoch;
     let mut count = 0;
     for slot in slots.filter(left) {
-        assert!(Position::of(slot.hash) >= behind, "all entries before the walk are taken");
+        assert!(
+            Position::of(slot.hash) >= behind,
+            "all entries before the walk's position are taken"
+        );
         count += 1;
     }
     count

@@ -333,7 +333,7 @@ impl Keyspace {
 
     fn become_idle(&mut self) {
         let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
-        assert!(capture.flushed.is_empty(), "what was flushed has been taken or dropped");
+        assert!(capture.flushed.is_empty(), "an idle capture keeps no flushed database");
         capture.state = CaptureState::Idle;
         if capture.is_swapped {
             capture.is_swapped = false;

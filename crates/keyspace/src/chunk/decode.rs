@@ -345,7 +345,7 @@ impl Reading<'_> {
             return Ok(Value::Packed(packing, Arc::new(bytes.to_vec())));
         }
         let mut builder =
-            self.context.builder(packing.value_type()).expect("what is packed is a collection");
+            self.context.builder(packing.value_type()).expect("a packed value is a collection");
         builder.add_all(packing.strings(bytes));
         builder.finish().ok_or(ChunkError::Parts)
     }

@@ -16,7 +16,7 @@ use crate::value::{StringRef, ValueRef};
 /// A longer string is itself split into parts.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
 
-const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "what is packed is written whole");
+const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "a packed collection is written whole");
 
 /// Size in bytes of the parts of a key.
 const KEY_PIECE_SIZE: usize = 256 * 1024;

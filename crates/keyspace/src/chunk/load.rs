@@ -191,7 +191,7 @@ impl Keyspace {
     /// inserted.
     pub fn load(&mut self, decoded: Decoded) -> Result<(), ChunkError> {
         let Decoded { slots, runs, parts, sizes, usage: _ } = decoded;
-        assert!(parts.is_empty(), "parts are joined before they are loaded");
+        assert!(parts.is_empty(), "the parts of a chunk are joined before the chunk is loaded");
         for (db, keys) in sizes {
             self.check_chunk_db(db)?;
             self.db_mut(db).reserve(keys.min(RESERVED_KEYS_MAX));

@@ -46,7 +46,7 @@ impl<'a> CollectionRef<'a> {
         }
     }
 
-    /// Whether there is no element. A keyspace holds no collection without elements.
+    /// Whether the collection has no elements. A keyspace holds no collection without elements.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -93,7 +93,7 @@ impl<'a> CollectionRef<'a> {
             Some((packing, bytes)) => packing.nth(bytes, index),
             None => self.strings_of_leaf(index).next(),
         };
-        found.expect("there are that many elements")
+        found.expect("the collection has an element at the index")
     }
 
     /// The bytes of a packed collection.
@@ -198,7 +198,7 @@ impl EditForm<'static> {
                 Value::Packed(packing, Piece::new(bytes))
             }
             EditForm::Grown { tree, .. } => Value::Tree(tree),
-            EditForm::Tree(_) => unreachable!("nothing is borrowed for ever"),
+            EditForm::Tree(_) => unreachable!("the form borrows no tree"),
         };
         let is_empty = value.as_ref().as_collection().is_none_or(CollectionRef::is_empty);
         (!is_empty).then_some(value)
@@ -213,7 +213,7 @@ impl EditForm<'_> {
             *self = EditForm::Grown { bytes: std::mem::take(bytes), tree };
         }
         match self {
-            EditForm::Packed { .. } => unreachable!("it has just become a tree"),
+            EditForm::Packed { .. } => unreachable!("the collection has just become a tree"),
             EditForm::Tree(tree) => tree,
             EditForm::Grown { tree, .. } => tree,
         }

@@ -46,7 +46,7 @@ impl Sum {
 
     fn to_hex(self) -> String {
         self.0.iter().fold(String::new(), |mut hex, byte| {
-            write!(hex, "{byte:02x}").expect("a string takes everything");
+            write!(hex, "{byte:02x}").expect("writing to a string never fails");
             hex
         })
     }
@@ -54,7 +54,7 @@ impl Sum {
     /// Adds an element of a collection.
     fn add_element(&mut self, value_type: ValueType, strings: &[Element<'_>]) {
         match value_type {
-            ValueType::String => unreachable!("it is no collection"),
+            ValueType::String => unreachable!("a string is not a collection"),
             ValueType::List => self.chain(&strings[0].to_bytes()),
             ValueType::Set => self.add(&strings[0].to_bytes()),
             ValueType::Hash => {

@@ -112,7 +112,7 @@ impl Dump {
                 *next += strings / collection.value_type().strings();
                 *next == collection.len()
             }
-            ValueRef::String(_) => unreachable!("it is not large"),
+            ValueRef::String(_) => unreachable!("a short string is not encoded in steps"),
         };
         out.flush();
         is_over

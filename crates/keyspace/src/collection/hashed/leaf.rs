@@ -188,7 +188,7 @@ impl<const STRINGS: usize> Leaf for HashedLeaf<STRINGS> {
         let hashes: Vec<u32> = self.heads().map(|(_, head)| head.hash).collect();
         let end = self.heads().last().map_or(0, |(_, head)| head.end());
         let outside: usize = self.heads().map(|(_, head)| head.outside()).sum();
-        assert_eq!(end, self.bytes.len(), "the last element of a leaf ends where the leaf does");
+        assert_eq!(end, self.bytes.len(), "the last element of a leaf ends at the end of the leaf");
         assert_eq!(outside, self.outside.len(), "each outside string belongs to an element");
         assert!(hashes.is_sorted(), "the elements of a leaf are in the order of their hashes");
         let are_equal = hashes.first() == hashes.last();
@@ -331,7 +331,7 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
     /// Removes the element at a place, where there must be one. Adds to `old` the strings of the
     /// element that take noticeable time to free.
     pub(super) fn remove(&mut self, place: Place, old: &mut Vec<LargeString>) {
-        assert!(place.is_taken(), "there is an element to be removed");
+        assert!(place.is_taken(), "the leaf has an element at the place");
         let count = self.head(place.start).outside();
         let removed = self.outside.drain(place.outside..place.outside + count);
         old.extend(removed.filter(LargeString::is_large));

@@ -94,7 +94,7 @@ fn run(hashing: Hashing, steps: usize, fields: usize, seed: u64) {
         if rng.usize(..steps / 20) == 0 {
             assert_eq!(contents(&tree), model);
             let met: usize = tree.elements().count();
-            assert_eq!(met, model.len(), "a field was met twice");
+            assert_eq!(met, model.len(), "the walk visited a field twice");
             let indexed: Model = (0..tree.len())
                 .map(|index| owned(tree.elements_of_leaf(index).next().unwrap()))
                 .collect();
@@ -228,6 +228,9 @@ fn an_element_is_where_a_search_ends() {
         size += bytes.len();
         found += usize::from(bytes.windows(member.len()).any(|some| some == member.as_bytes()));
     }
-    assert!(found * 100 >= members.len() * 95, "only {found} are where they are looked for");
-    assert!(size / members.len() < 1200, "{size} bytes are more than half of the leaves");
+    assert!(found * 100 >= members.len() * 95, "only {found} members are in the prefetched bytes");
+    assert!(
+        size / members.len() < 1200,
+        "the searches prefetched {size} bytes in all, which is too much"
+    );
 }

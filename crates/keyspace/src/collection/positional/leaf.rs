@@ -146,7 +146,7 @@ impl Leaf for PositionalLeaf {
     fn check(&self) {
         let end = self.places().last();
         let sizes: usize = (0..self.len()).map(|index| self.code(index).size()).sum();
-        assert_eq!(sizes, self.bytes.len(), "the codes of a leaf say how many bytes it has");
+        assert_eq!(sizes, self.bytes.len(), "the sizes in the codes of a leaf add up to its bytes");
         let outside = (0..self.len()).filter(|index| self.code(*index).is_outside()).count();
         assert_eq!(outside, self.outside_len(), "each outside string belongs to an element");
         assert!(end.is_none_or(|place| place.index + 1 == self.len()));
@@ -157,7 +157,10 @@ impl Leaf for PositionalLeaf {
         );
         if let Some(outside) = &self.outside {
             let memory: usize = outside.strings.iter().map(LargeString::memory).sum();
-            assert_eq!(outside.memory, memory, "a leaf knows the memory of its outside strings");
+            assert_eq!(
+                outside.memory, memory,
+                "the stored memory size of the outside strings is right"
+            );
         }
     }
 }

@@ -31,10 +31,10 @@ fn check<L: Leaf>(child: &Child<L>, is_root: bool) -> (usize, usize) {
             let level = nodes[0].0;
             assert!(nodes.iter().all(|it| it.0 == level), "all leaves are on the same level");
             let memory: usize = nodes.iter().map(|it| it.1).sum();
-            assert_eq!(memory, *below, "a branch knows the memory of all that is below it");
+            assert_eq!(memory, *below, "a branch knows the memory of all nodes below it");
             assert!(
                 child.summary.is_right(&sum(children)),
-                "a branch is summed up by its children"
+                "the summary of a branch agrees with those of its children"
             );
             (level + 1, own + memory)
         }

@@ -1,4 +1,4 @@
-//! Cuts a tree in two, and joins two trees.
+//! Cuts a tree in two, and joins two trees. The place where two trees are joined is the seam.
 //!
 //! ```text
 //!        [ a b C d e ]                  The cut is within C. The first tree is the branch
@@ -170,7 +170,7 @@ fn join_leaves<L: Leaf>(mut first: Child<L>, second: Child<L>) -> (Child<L>, Opt
     }
     first.append(&second);
     let Node::Leaf(leaf) = Arc::make_mut(&mut first.node) else {
-        unreachable!("what was joined are leaves");
+        unreachable!("both joined nodes are leaves");
     };
     let is_heavy = leaf.weight() > L::WEIGHT_MAX;
     let edge = Edge { is_first: false, is_last: false };

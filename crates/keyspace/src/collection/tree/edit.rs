@@ -144,10 +144,10 @@ impl<L: Leaf> Child<L> {
                 branch.below += behind.below;
                 assert!(
                     branch.children.len() <= CHILDREN_MAX,
-                    "what is merged is no larger than a node may be"
+                    "a merged branch has at most `CHILDREN_MAX` children"
                 );
             }
-            _ => unreachable!("all leaves are of the same level"),
+            _ => unreachable!("neighbours are on the same level"),
         }
         self.summary.append(&behind.summary);
     }

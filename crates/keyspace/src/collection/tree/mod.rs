@@ -152,7 +152,7 @@ pub(crate) struct Child<L: Leaf> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) leaf: &'a L,
-    /// The summary of what follows the leaf; `None` if the leaf is the last.
+    /// The summary of the node that follows the leaf; `None` if the leaf is the last.
     pub(crate) next: Option<&'a L::Summary>,
     /// The rest of the seek, which leads to the element within the leaf.
     pub(crate) seek: S,
@@ -259,12 +259,12 @@ impl<'a, L: Leaf> Descent<'a, L> {
         }
     }
 
-    /// The summary of what is below the node.
+    /// The summary of the elements below the node.
     pub(crate) fn summary(&self) -> &'a L::Summary {
         self.summary
     }
 
-    /// The summary of what follows the node; `None` if nothing follows.
+    /// The summary of the node that follows this node; `None` if this node is the last.
     pub(crate) fn next(&self) -> Option<&'a L::Summary> {
         self.next
     }
