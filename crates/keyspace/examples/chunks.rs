@@ -147,7 +147,7 @@ fn load(chunks: &[Vec<u8>], keys: usize, size: usize) -> Keyspace {
         joining += is_joined.saturating_sub(is_decoded);
         loading += cpu_time().saturating_sub(is_joined);
     }
-    loader.finish().expect("all values are complete");
+    loader.finish().expect("all values that came in parts are complete");
     report("decode", decoding, keys, size);
     report("join", joining, keys, size);
     report("load", loading, keys, size);

@@ -214,7 +214,7 @@ fn expire(keyspace: &mut Keyspace, key: &str, captured: Vec<Captured>) {
     let expire = |_| OwnedRequest::from_args(["PEXPIREAT", key, "1000"]);
     show("PEXPIREAT", &measure(keyspace, 1, 0..1, expire));
     let exists = |_| OwnedRequest::from_args(["EXISTS", key]);
-    show("EXISTS that finds the hash, set or list expired", &measure(keyspace, 2000, 0..1, exists));
+    show("EXISTS that finds the key expired", &measure(keyspace, 2000, 0..1, exists));
     assert_eq!(keyspace.dbsize(DbIndex(0)), 0);
     let began_ns = cpu_ns();
     drop((captured, keyspace.take_garbage()));

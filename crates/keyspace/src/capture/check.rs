@@ -32,18 +32,18 @@ impl Keyspace {
         assert_eq!(
             stats.owned_size,
             sum(super::Captured::owned_size),
-            "waiting entries are accounted for"
+            "the count of bytes that only waiting entries hold is right"
         );
         assert_eq!(
             stats.shared_size,
             sum(super::Captured::shared_size),
-            "waiting entries are accounted for"
+            "the count of bytes that waiting entries share is right"
         );
         let flushed = capture.flushed.iter().map(|flushed| flushed.size).sum();
-        assert_eq!(stats.flushed_size, flushed, "flushed entries are accounted for");
+        assert_eq!(stats.flushed_size, flushed, "the size of the flushed entries is right");
         assert!(
             capture.flushed.iter().all(|flushed| capture.flushed_dbs.contains(&flushed.db)),
-            "a database whose old entries wait is known to have been flushed"
+            "each database with flushed entries is in the list of flushed databases"
         );
         if state == CaptureState::Running {
             let CaptureStats { taken, total, .. } = stats;

@@ -41,7 +41,7 @@ impl fmt::Display for ChunkError {
             },
             Self::UnknownKind(number) => {
                 // A type whose number is below 5 had the same number as its code in the first
-                // versions of RDB. The number of streams, 5, is not such a code.
+                // versions of RDB. The type number of a stream is 5, which is not such a code.
                 let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
                 match (known, number) {
                     (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,

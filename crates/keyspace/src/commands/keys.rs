@@ -56,8 +56,8 @@ impl InSteps for Touch {
     fn step(context: &mut Context<'_>, range: Range<usize>, tally: &mut Tally) {
         for index in range {
             let found = context.peek_read(index);
-            // `TOUCH` counts as a use even if the client has turned this off for its other commands
-            // (`CLIENT NO-TOUCH`).
+            // `TOUCH` counts as a use of the key even if the client has turned off the counting of
+            // uses for its other commands (`CLIENT NO-TOUCH`).
             context.touch_access(&found);
             tally.count += i64::from(found.spot.is_some());
         }

@@ -1,5 +1,5 @@
-//! What every command does with its keys: it finds them, deletes expired ones, and notes which keys
-//! it has changed.
+//! Functions for the keys of a request: commands use them to find keys, to delete expired keys,
+//! and to note which keys have changed.
 
 use std::borrow::Cow;
 
@@ -145,7 +145,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether an expiry is in the past, so that setting this expiry deletes the key. In replay, no
-    /// expiry is in the past.
+    /// expiry counts as past.
     pub(crate) fn is_past(&self, at_ms: i64) -> bool {
         self.mode != Mode::Replay && at_ms <= self.now_ms
     }

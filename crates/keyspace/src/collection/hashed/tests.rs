@@ -94,7 +94,7 @@ fn run(hashing: Hashing, steps: usize, fields: usize, seed: u64) {
         if rng.usize(..steps / 20) == 0 {
             assert_eq!(contents(&tree), model);
             let met: usize = tree.elements().count();
-            assert_eq!(met, model.len(), "the walk visited a field twice");
+            assert_eq!(met, model.len(), "the walk visits each field once");
             let indexed: Model = (0..tree.len())
                 .map(|index| owned(tree.elements_of_leaf(index).next().unwrap()))
                 .collect();

@@ -112,7 +112,8 @@ impl<'a> Stored<'a> {
             return stored;
         }
         stored.code = Code(size as u16);
-        // A text of one byte is not stored as an integer, because an integer takes one byte, too.
+        // A text of one byte is not stored as an integer, because that would save nothing: an
+        // integer takes at least one byte.
         if size > 1
             && size <= DIGITS_MAX
             && let Some([b'-' | b'0'..=b'9', ..]) = arg.chunks().next()

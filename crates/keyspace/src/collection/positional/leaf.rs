@@ -404,7 +404,7 @@ impl PositionalLeaf {
         let weighs =
             |place: &Place| CODE_WEIGHT * place.index + place.at + OUTSIDE_WEIGHT * place.outside;
         let place = self.places().skip(1).min_by_key(|place| half.abs_diff(weighs(place)));
-        place.expect("there are at least two elements").index
+        place.expect("a leaf that is split has at least two elements").index
     }
 
     /// Changes all codes to two bytes.

@@ -124,7 +124,7 @@ fn leaves_away_from_the_cut_stay_shared() {
         tree.leaves().filter(|leaf| !of_clone.contains(&std::ptr::from_ref(*leaf))).count()
     };
     // Each cut and each seam has two leaves of its own. If one of them was small, it was merged, so
-    // its neighbour is no longer shared either.
+    // the leaf next to it is no longer shared either.
     assert!(own(&tree) <= 4 && own(&last) <= 8, "{} and {}", own(&tree), own(&last));
     tree.check();
     last.check();
