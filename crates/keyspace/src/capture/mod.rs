@@ -245,7 +245,7 @@ impl Keyspace {
         let number = DbIndex(capture.walk_db);
         let mut index = usize::from(number.0);
         if dbs[index].number() != number {
-            // The database was swapped.
+            // A command has swapped this database with another database.
             let found = dbs.iter().position(|db| db.number() == number);
             index = found.expect("every number belongs to a database");
         }

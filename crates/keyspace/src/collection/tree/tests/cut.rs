@@ -21,7 +21,7 @@ fn of_numbers(numbers: std::ops::Range<u32>) -> Tree<Numbers> {
 fn cut_and_joined_trees_hold_what_vectors_hold() {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut both: Vec<(Tree<Numbers>, Vec<u32>)> = vec![Default::default()];
-    // Clones that a capture might hold.
+    // These clones stand for those that a capture holds.
     let mut clones = Vec::new();
     for step in 0..1_500 {
         let at = rng.usize(..both.len());
