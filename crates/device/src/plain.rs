@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  submit ──► queued ──kick──► waiting ──► worker, or the thread in wait ──► finished ──poll──►
-//!             (ours)           └────────────────── shared ───────────────────────┘
+//!          (the path's)        └────────────────── shared ───────────────────────┘
 //! ```
 //!
 //! Adding to `finished` makes the event descriptor readable, and emptying `finished` makes it
@@ -51,7 +51,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The lock is never poisoned, because nothing that can panic runs while it is held.
+        // The lock is never poisoned, because no code that can panic runs while the lock is held.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

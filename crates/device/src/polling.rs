@@ -10,8 +10,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
     /// If set, a kernel thread polls for kicked operations, so that a kick needs no system call.
-    /// The thread goes to sleep after it was idle for this long (in whole milliseconds, at least
-    /// one).
+    /// The thread goes to sleep once it has been idle for this long (in whole milliseconds, at
+    /// least one).
     pub submissions_idle: Option<Duration>,
     /// Whether a thread that waits for a completion polls the device, so that no interrupt is
     /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. Polling is possible

@@ -43,7 +43,7 @@ impl Pool {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
-        // The lock is never poisoned, because nothing panics while it is held.
+        // The lock is never poisoned, because nothing panics while the lock is held.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Pool {
     /// Lets a ring register the memory.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// When the kernel refuses to register the memory.
     pub(crate) fn register<T: Copy, M: Memory, W: Width>(
         self: &Arc<Self>,
         ring: &mut Ring<T, M, W>,
@@ -91,8 +91,8 @@ pub(crate) fn pooled_or_own(pool: Option<&Arc<Pool>>, lbas: usize) -> Buffer {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this size. No buffer is left, because each buffer keeps the
-        // pool alive.
+        // SAFETY: the memory was mapped in `new` with this size. No buffer is left, because each
+        // buffer keeps the pool alive.
         unsafe { sys::unmap(self.memory, SIZE) };
     }
 }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn no_two_buffers_overlap_and_each_is_reused() {
-        let pool = Pool::new().expect("there is memory");
+        let pool = Pool::new().expect("the machine has memory for a pool");
         assert!(pool.take(POOLED_LBAS + 1).is_none(), "no pooled buffer is that long");
         let mut buffers: Vec<_> = (1..=POOLED_COUNT).map_while(|lbas| pool.take(lbas)).collect();
         assert!(pool.take(1).is_none(), "all buffers are taken");

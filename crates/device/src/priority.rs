@@ -34,7 +34,7 @@ pub fn give_way(niceness: i32) {
 ///
 /// If the kernel refuses, nothing changes.
 pub fn give_way_entirely() {
-    // A refusal is ignored here, too. The slice is still in force in the new class.
+    // A refusal is ignored, as in `give_way`. The time slice also applies under `SCHED_IDLE`.
     give_way(NICENESS_MAX);
     let _ = sys::set_schedule(libc::SCHED_IDLE, NICENESS_MAX, SLICE_NS);
 }
@@ -79,7 +79,7 @@ mod tests {
     fn what_a_thread_waits_for_a_core_is_told() {
         let begun = std::time::Instant::now();
         let Some(before) = waited_for_core() else {
-            eprintln!("SKIPPED: the kernel does not tell");
+            eprintln!("SKIPPED: the kernel does not report how long a thread waited for a core");
             return;
         };
         // Other threads compete for every core, so this thread has to wait for a core sooner or
@@ -110,8 +110,9 @@ mod tests {
         });
         let (nicer, slice_ns) = thread.join().unwrap();
         assert_eq!((niceness(), nicer), (before, wanted));
-        // Kernels before 6.12 report a slice of 0 ns, and ignore the slice that was asked for.
+        // Kernels before 6.12 report a slice of 0 ns, and ignore the slice that the thread asked
+        // for.
         let slice_ns = slice_ns.unwrap();
-        assert!(slice_ns == 0 || slice_ns == SLICE_NS, "{slice_ns} ns");
+        assert!(slice_ns == 0 || slice_ns == SLICE_NS, "the slice is {slice_ns} ns");
     }
 }

@@ -6,7 +6,7 @@
 //! (`PTHREAD_MUTEX_ROBUST`), and finds the part as the dead holder left it. So the contents of a
 //! part must be valid after every single store.
 
-#![expect(unsafe_code, reason = "mapped memory and its locks are raw")]
+#![expect(unsafe_code, reason = "mapped memory and its locks are accessed through raw pointers")]
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -54,8 +54,8 @@ impl SharedMemory {
         ((1 + parts.iter().sum::<usize>()) * LBA_SIZE) as u64
     }
 
-    /// Makes the parts in a file, all zero. The old contents of the file are lost. No other process
-    /// may use the file yet.
+    /// Makes the parts in a file and fills them with zeros. The old contents of the file are lost.
+    /// No other process may use the file yet.
     ///
     /// # Errors
     /// If the file can't get the needed length, or can't be mapped.
@@ -88,7 +88,10 @@ impl SharedMemory {
         let size = Self::size(parts);
         assert!(parts.len() * LOCK_STRIDE <= LBA_SIZE, "the locks fit into the first block");
         if file.metadata()?.len() != size {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has another size"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file's size is not that of its parts",
+            ));
         }
         let memory = sys::map_shared(file, 0, size as usize)?;
         // SAFETY: these are the pages that were just mapped.
@@ -222,7 +225,7 @@ impl SharedMemory {
     }
 
     fn mutex(&self, part: usize) -> *mut libc::pthread_mutex_t {
-        assert!(part < self.parts.len(), "there is no such part");
+        assert!(part < self.parts.len(), "the memory has no such part");
         // SAFETY: the first block is mapped, and has the locks of all parts.
         unsafe { self.memory.add(part * LOCK_STRIDE) }.as_ptr().cast()
     }
@@ -306,7 +309,10 @@ mod tests {
         let mut second = shared.lock(1).unwrap();
         second.fill(2);
         assert_eq!([first.len(), second.len()], [LBA_SIZE, 2 * LBA_SIZE]);
-        assert!(second.as_ptr().addr().is_multiple_of(LBA_SIZE), "direct I/O is possible");
+        assert!(
+            second.as_ptr().addr().is_multiple_of(LBA_SIZE),
+            "a part is aligned for direct I/O"
+        );
         assert!(other.try_lock(0).is_none());
         assert!(other.lock_for(0, Duration::from_millis(5)).is_none());
         let error = shared.lock(0).unwrap_err();

@@ -74,7 +74,8 @@ impl FileSystem {
         matches!(self.kind.as_str(), "btrfs" | "bcachefs" | "zfs" | "nilfs2")
     }
 
-    /// Notes for the user about what could be better, in sentences without a full stop.
+    /// Notes for the user about weaknesses of the file system or its mount, in sentences without a
+    /// full stop.
     pub(crate) fn notes(&self) -> Vec<String> {
         let kind = &self.kind;
         let mut notes = Vec::new();
@@ -88,8 +89,9 @@ impl FileSystem {
                 "{kind} does not overwrite in place: each durable write also writes metadata; ext4 \
                  or XFS would be faster"
             )),
-            "tmpfs" | "ramfs" => notes
-                .push(format!("{kind} is memory: nothing here survives a restart of the machine")),
+            "tmpfs" | "ramfs" => notes.push(format!(
+                "{kind} is memory: its files do not survive a restart of the machine"
+            )),
             "overlay" => notes.push(
                 "this is a container's own layer (overlay): a mounted volume would be faster and \
                  outlive the container"
@@ -101,7 +103,7 @@ impl FileSystem {
                      other side"
                 ));
             }
-            "unknown" => notes.push("the file system here is not known".into()),
+            "unknown" => notes.push("the type of the file system is not known".into()),
             _ => {}
         }
         if self.has_option("data=journal") {
@@ -199,8 +201,8 @@ fn parse_write_streams(text: Option<&str>) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// Whether the ext4 file system on a device has a journal. If it has one, `/sys` names the kernel
-/// thread that writes the journal.
+/// Whether the ext4 file system on a device has a journal. For a file system with a journal, `/sys`
+/// names the kernel thread that writes the journal.
 fn journal_of_ext4(device: u64) -> Option<bool> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -216,7 +218,7 @@ mod tests {
     fn mounts_are_read() {
         let line =
             "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext4 /dev/root rw,discard";
-        let mount = Mount::parse(line).expect("the line is a mount");
+        let mount = Mount::parse(line).expect("the line describes a mount");
         assert_eq!(mount.id, 36);
         assert_eq!((mount.kind.as_str(), mount.source.as_str()), ("ext4", "/dev/root"));
         assert_eq!(mount.options, "rw,noatime,rw,discard");
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_present_file_system_has_a_name() {
-        let directory = File::open(".").expect("there is a present directory");
+        let directory = File::open(".").expect("there is a current directory");
         let found = FileSystem::of(&directory).expect("the file system is found");
         assert!(!found.kind.is_empty());
         let shared_memory = File::open("/dev/shm").expect("Linux has /dev/shm");

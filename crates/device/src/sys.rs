@@ -125,7 +125,7 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, size: usize) {
     let is_refused = result
         .as_ref()
         .is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)));
-    debug_assert!(result.is_ok() || is_refused, "unmapping what was mapped: {result:?}");
+    debug_assert!(result.is_ok() || is_refused, "a mapping could not be unmapped: {result:?}");
 }
 
 /// The number of the mount that a file was opened through; `None` on kernels before 5.8.
@@ -332,7 +332,7 @@ pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
         match check(unsafe { libc::poll(&raw mut entry, 1, left) }) {
             Ok(_) => return entry.revents & libc::POLLIN != 0,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => panic!("polling one open descriptor: {error}"),
+            Err(error) => panic!("an open descriptor could not be polled: {error}"),
         }
     }
 }

@@ -199,7 +199,8 @@ impl Target {
         let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
         let holes = FilledHoles(holes);
         if let Err(error) = filled {
-            // The caller can't use a part of the space. On a full disk, others need that part.
+            // The caller needs all of the space, so the filled part is given back. On a full disk,
+            // others may need that part.
             self.empty_holes(&holes);
             return Err(of_io(&error));
         }
@@ -230,13 +231,14 @@ impl Target {
         Ok(holes)
     }
 
-    /// Reserves the space of all holes, before any hole is written to. Reserving is quick, and
+    /// Reserves the space of all holes, before any hole is written to. A reservation is quick, and
     /// shows whether there is enough space.
     fn reserve_holes(&self, holes: &[Range<u64>]) -> io::Result<()> {
         for hole in holes {
             let size = hole.end - hole.start;
             match sys::allocate(&self.file, libc::FALLOC_FL_KEEP_SIZE, hole.start, size) {
-                // The file system can't reserve space. Writing zeros will allocate it later.
+                // The file system can't reserve space. The zeros that are written later will
+                // allocate the space.
                 Err(error) if error.raw_os_error().is_some_and(is_unavailable) => return Ok(()),
                 reserved => reserved?,
             }

@@ -5,7 +5,10 @@
 //! The reason is durable writes to files: the kernel would finish such a write of the ring on
 //! another thread, which costs a time slice when all cores are busy.
 
-#![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
+#![expect(
+    unsafe_code,
+    reason = "the trait that makes promises about memory is unsafe to implement"
+)]
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -36,8 +39,8 @@ pub(crate) struct UringPath {
     /// Operations that were submitted, but were not kicked yet.
     queued: VecDeque<(Token, Op)>,
     in_flight: usize,
-    /// Completions that are already known, each with an operation of the ring. A completion is
-    /// reported when its operation of the ring ends.
+    /// Completions that wait for an operation of the ring: a flush, or an empty operation. When the
+    /// operation of the ring ends, `poll` reports the completion.
     held: Vec<(OpId, Completion)>,
     /// Completions just reaped from the ring. The vector is kept so that its memory is reused.
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
@@ -90,7 +93,7 @@ fn new_ring(target: &Target, extras: &Extras) -> Result<Ring<Pending, Buffer>, R
 
 impl UringPath {
     /// # Errors
-    /// The reason why there is no ring, and the target, which is handed back.
+    /// When the path can't get its ring. The error has the target and the reason.
     pub(crate) fn new(target: Target, extras: &Extras) -> Result<Self, (Target, Refusal)> {
         let made = new_ring(&target, extras).and_then(|ring| {
             let file = target.file.try_clone().map_err(|error| Refusal::of_file(&error));
@@ -162,9 +165,9 @@ impl UringPath {
         self.ring.write_to_stream(self.fd, buffer, offset, at_once, stream, pending);
     }
 
-    /// Completes an operation that is not handed to the kernel. For this, the ring gets an empty
-    /// operation. When it ends, the ring's descriptor is readable, as for any other completion, and
-    /// `poll` returns the completion.
+    /// Completes an operation that is not handed to the kernel. In its place, the ring gets an
+    /// empty operation. The end of the empty operation makes the ring's descriptor readable, and
+    /// `poll` then returns the completion.
     fn hold(&mut self, completion: Completion) {
         let pending = Pending { token: completion.token, step: Step::Held };
         let op = self.ring.nothing(self.fd, pending);
@@ -196,7 +199,9 @@ impl UringPath {
             }
             Step::Held => {
                 let place = self.held.iter().position(|(held, _)| *held == op);
-                let (_, held) = self.held.swap_remove(place.expect("it is held"));
+                let (_, held) = self.held.swap_remove(
+                    place.expect("the completion is held until its operation of the ring ends"),
+                );
                 let result = held.result.and(completion.result);
                 return Some(Completion { result, ..held });
             }
@@ -239,7 +244,7 @@ impl Device for UringPath {
                     (Some(memory), result.map_err(DeviceError::from))
                 }
                 Outcome::Done(result) => (None, result.map_err(DeviceError::from)),
-                other => unreachable!("a path asks for no {other:?}"),
+                other => unreachable!("no operation of a path ends like this: {other:?}"),
             };
             let result = untaken(&self.ring, result);
             let completion = Completion { token: payload.token, buffer, result };
@@ -425,12 +430,12 @@ mod tests {
         let Some(mut path) = path() else { return };
         let (mut completions, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(5));
         write(&mut path, 1, 7);
-        // Afterwards, the operation is in the state of a kicked operation for which the kernel had
-        // no memory.
+        // The two calls below put the operation into the state of a kicked operation for which the
+        // kernel had no memory.
         let (token, op) = path.queued.pop_front().expect("the operation was submitted");
         path.begin(token, op);
         while completions.is_empty() {
-            assert!(Instant::now() < deadline, "the operation is never handed over");
+            assert!(Instant::now() < deadline, "the kernel did not get the operation within 5 s");
             path.poll(&mut completions);
             std::thread::yield_now();
         }
@@ -448,15 +453,16 @@ mod tests {
             let Some(UringPath { mut target, .. }) = path() else { return };
             target.claim = Some(Claim::of_directory(place.path()).expect("the claim is free"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
-            let mut path =
-                path.map_err(|(_, refusal)| refusal).expect("a ring could be made before");
+            let mut path = path
+                .map_err(|(_, refusal)| refusal)
+                .expect("a ring could be made for the first path");
             // Now only the ring keeps the claim, as after the end of a process with an operation in
             // flight.
             path.target.claim = None;
-            assert!(is_held(), "with {polling}");
+            assert!(is_held(), "the ring has lost the claim, with {polling}");
             drop(path);
-            assert!(!is_held(), "nothing was in flight, with {polling}");
-            other.unlock().expect("this file holds the lock");
+            assert!(!is_held(), "the claim outlives its idle ring, with {polling}");
+            other.unlock().expect("`is_held` has locked the file");
         }
     }
 
@@ -481,7 +487,7 @@ mod tests {
     /// fails.
     fn goes_through_the_ring(path: &mut UringPath, op: Op) -> bool {
         path.target.file = std::fs::File::open("/dev/null").expect("Linux has /dev/null");
-        path.submit(Token(0), op).expect("nothing is in flight");
+        path.submit(Token(0), op).expect("the queue is not full");
         let mut completions = Vec::new();
         while completions.is_empty() {
             path.wait(None, &mut completions);
@@ -500,15 +506,21 @@ mod tests {
             placement: PlacementId::default(),
             durable,
         };
-        assert!(!goes_through_the_ring(path, write(true)), "the target is a file");
+        assert!(
+            !goes_through_the_ring(path, write(true)),
+            "a durable write to a file is a plain call"
+        );
         path.target.kind = TargetKind::BlockDevice;
         assert!(goes_through_the_ring(path, write(true)));
         assert!(!goes_through_the_ring(path, write(false)));
         assert!(!goes_through_the_ring(path, Op::Flush));
         path.target.write_cache = WriteCache::Stable;
-        assert!(!goes_through_the_ring(path, write(true)), "there is no cache to flush");
+        assert!(
+            !goes_through_the_ring(path, write(true)),
+            "a plain call does not flush a stable cache"
+        );
         path.target.write_streams = 2;
-        assert!(goes_through_the_ring(path, write(false)), "a plain call can't name a stream");
+        assert!(goes_through_the_ring(path, write(false)), "only the ring can name a stream");
     }
 
     #[test]
@@ -525,7 +537,7 @@ mod tests {
             flushes = flushes.max(path.held.len());
             assert_eq!(path.in_flight() + completions.len(), 4);
         }
-        assert!(flushes > 0, "no write waited for a flush");
+        assert!(flushes > 0, "some write waits for a flush");
         assert!(path.held.is_empty());
         for completion in completions {
             assert_eq!(completion.result, Ok(()));
@@ -546,8 +558,14 @@ mod tests {
         path.hold(other);
         path.in_flight += 2;
         let step = Step::Write { lba: Lba(3), durable: true, stream: 0 };
-        assert!(path.settle(path.held[0].0, step, refused).is_none(), "another step follows");
-        assert!(!path.target.has_durable_writes, "durable writes are not tried again");
+        assert!(
+            path.settle(path.held[0].0, step, refused).is_none(),
+            "an ordinary write and a flush follow, so there is no completion yet"
+        );
+        assert!(
+            !path.target.has_durable_writes,
+            "the path makes no second attempt at a single durable write"
+        );
         let mut completions = Vec::new();
         while path.in_flight() > 0 {
             path.wait(None, &mut completions);

@@ -25,8 +25,8 @@ pub trait WholeDevice: Send {
     /// When the path can't be opened.
     fn open_path(&mut self) -> Result<Box<dyn Device + Send>, OpenError>;
 
-    /// Like [`open_path`](Self::open_path), for a path that carries much data that nothing urgent
-    /// waits for. If possible, the path polls as [`PathOptions::polling`] says, and its
+    /// Like [`open_path`](Self::open_path), for a path that carries much data, none of it urgent.
+    /// If possible, the path polls as [`PathOptions::polling`] says, and its
     /// [buffers](Device::buffer) are registered with the kernel.
     ///
     /// # Errors
@@ -102,8 +102,8 @@ pub fn open_whole(path: &Path, options: PathOptions) -> Result<Box<dyn WholeDevi
         Ok(device) => Ok(Box::new(device)),
         Err(error @ (OpenError::InUse { .. } | OpenError::StillInFlight { .. })) => Err(error),
         Err(refused) => {
-            // If the block device can't be opened, either, its error is returned, because it
-            // explains why both ways fail.
+            // If the block device can't be opened, either, the caller gets the block device's
+            // error, because this error explains why both ways fail.
             let device = BlockDevice::open(&nodes.block, options)?;
             Ok(Box::new(device.without_passthrough(refused.to_string(), true)))
         }

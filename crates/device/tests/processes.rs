@@ -1,7 +1,7 @@
 //! Tests that need a second process. For this, the program starts itself again, in another role.
 
-#![expect(clippy::print_stdout, reason = "the processes talk through it")]
-#![expect(unsafe_code, reason = "changing user and limits takes system calls")]
+#![expect(clippy::print_stdout, reason = "the processes talk through standard output")]
+#![expect(unsafe_code, reason = "only system calls can change the user and the limits")]
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use slimio_ring::{Cause, Errno};
 use slimio_sim::contract::{CONTRACT_LBAS, check_all};
 
 #[path = "../examples/without_io_uring.rs"]
-#[expect(dead_code, reason = "the example's `main` is not ours")]
+#[expect(dead_code, reason = "this test does not call the example's `main`")]
 mod without_io_uring;
 
 fn main() {
@@ -34,13 +34,13 @@ fn main() {
             a_second_process_is_refused_with_the_first_ones_id();
             println!("a second process is refused with the first one's id ... ok");
             without_io_uring_plain_calls_do_the_same();
-            println!("without io_uring, plain calls do the same ... ok");
+            println!("without io_uring, plain calls keep the contract ... ok");
             without_durable_writes_a_flush_follows();
             println!("without durable writes, a flush follows ... ok");
             a_path_that_is_refused_later_says_so();
-            println!("a path that is refused later says so ... ok");
+            println!("a path that loses io_uring reports an error ... ok");
             a_path_that_could_not_be_polled_is_told_of();
-            println!("a path that could not be polled is told of ... ok");
+            println!("a path that can't be polled gets a note ... ok");
             a_name_in_an_unreadable_directory_is_flushed();
             println!("a name in an unreadable directory is flushed ... ok");
         }
@@ -61,7 +61,7 @@ fn start(role: &str, path: &Path) -> Child {
 fn hold(path: &Path) {
     let _directory = Directory::open(path, PathOptions::default()).expect("the directory is free");
     println!("held");
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("the input ends");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("standard input can be read");
 }
 
 fn a_second_process_is_refused_with_the_first_ones_id() {
@@ -213,7 +213,7 @@ fn crowded(path: &Path) {
     // may outlive the ring, so the test waits for the thread's end.
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads() > 1 {
-        assert!(Instant::now() < deadline, "{} threads", threads());
+        assert!(Instant::now() < deadline, "{} threads are left", threads());
         std::thread::yield_now();
     }
     let limit = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
@@ -233,7 +233,7 @@ fn crowded(path: &Path) {
 fn a_path_that_could_not_be_polled_is_told_of() {
     // SAFETY: the call takes no arguments.
     if unsafe { libc::geteuid() } != 0 || slimio_ring::probe().is_err() {
-        eprintln!("SKIPPED: only root can become another user, and it takes io_uring");
+        eprintln!("SKIPPED: this test needs io_uring, and root to become another user");
         return;
     }
     let place = tempfile::tempdir().expect("a directory for the test");

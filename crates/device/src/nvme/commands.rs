@@ -18,7 +18,7 @@ pub(super) fn result_of(opcode: u8, result: Result<(), CommandError>) -> Result<
         Err(CommandError::Status(status)) if is_hint && status::is_unknown_command(status) => {
             Ok(())
         }
-        // For a deallocation, the kernel demands more than the permission to write.
+        // A process that may write can still lack the permission to deallocate.
         Err(CommandError::Os(errno)) if is_hint && errno.number() == libc::EACCES => Ok(()),
         Err(CommandError::Status(status)) if status::is_no_space(status) => {
             Err(DeviceError::NoSpace)
@@ -38,7 +38,7 @@ impl Namespace {
     pub(super) fn explain(&self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
         match result {
             Err(DeviceError::Io { .. }) if !self.node.exists() => Err(DeviceError::Gone),
-            // While the driver does not know yet that the namespace is gone, it reports this error.
+            // The driver reports this error until it knows that the namespace is gone.
             Err(DeviceError::Io { errno: libc::EINVAL }) if self.is_inactive() => {
                 Err(DeviceError::Gone)
             }
@@ -51,10 +51,10 @@ impl Namespace {
         }
     }
 
-    /// Whether the controller says that there is no such namespace. In this case, it returns zeros
-    /// in all fields of the namespace (NVM Express Base Specification, Identify Namespace data
-    /// structure). A driver that is already removing the namespace no longer asks the controller.
-    /// Linux 6.12 then returns `EAGAIN`.
+    /// Whether the controller says that there is no such namespace. The controller then returns
+    /// zeros in all fields of the namespace (NVM Express Base Specification, Identify Namespace
+    /// data structure). A driver that is already removing the namespace no longer asks the
+    /// controller. Linux 6.12 then returns `EAGAIN`.
     fn is_inactive(&self) -> bool {
         match admin::identify(&self.generic, 0, self.nsid) {
             Ok(data) => IdentifyNamespace::parse(&data).block_count == 0,
@@ -78,8 +78,8 @@ impl Namespace {
         durable: bool,
     ) -> NvmeCommand {
         let shift = self.blocks_shift;
-        // The command does not name an unknown placement. If it did, the device would use its
-        // default placement and record an FDP event.
+        // If the command named an unknown placement, the device would use its default placement and
+        // record an FDP event. So an unknown placement is left out.
         let mut placement = self.placements.contains(&placement).then_some(placement.0);
         if is_planted("nvme-first-placement") {
             placement = self.placements.first().map(|first| first.0);
@@ -159,7 +159,11 @@ pub(super) mod tests {
         assert_eq!(none, wire::write(3, 7, 1, None, false));
         namespace.write_cache = WriteCache::Stable;
         let stable = namespace.write(7, 1, PlacementId(0), true);
-        assert_eq!(stable, wire::write(3, 7, 1, None, false), "there is no cache to bypass");
+        assert_eq!(
+            stable,
+            wire::write(3, 7, 1, None, false),
+            "without a volatile cache, the write does not ask to bypass it"
+        );
     }
 
     #[test]

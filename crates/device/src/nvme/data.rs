@@ -1,6 +1,9 @@
 //! The memory that a command reads into or writes from: a whole buffer, or a part of a buffer.
 
-#![expect(unsafe_code, reason = "a promise about memory is an unsafe trait")]
+#![expect(
+    unsafe_code,
+    reason = "the trait that makes promises about memory is unsafe to implement"
+)]
 
 use std::sync::Arc;
 
@@ -24,7 +27,7 @@ pub(crate) struct Part {
     size: usize,
 }
 
-// SAFETY: parts do not overlap, and nothing touches the buffer itself until its last part is gone.
+// SAFETY: parts do not overlap, and nothing touches the buffer itself until the last part is gone.
 unsafe impl Send for Part {}
 
 /// Cuts a buffer into parts of at most `lbas_max` blocks, in order.
@@ -91,7 +94,7 @@ mod tests {
         }
         let last = parts.swap_remove(1);
         assert!(parts.into_iter().all(|part| part.end().is_none()));
-        let buffer = last.end().expect("all parts have ended");
+        let buffer = last.end().expect("all parts of the buffer have ended");
         assert_eq!((buffer.as_ptr(), buffer.len_lbas(), buffer.capacity_lbas()), (address, 5, 8));
     }
 }

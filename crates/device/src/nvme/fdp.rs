@@ -8,7 +8,7 @@ use super::admin;
 use super::wire::{le16, le32, le64, le128};
 use crate::{DeviceError, PlacementId};
 
-/// Numbers of the log pages. Each endurance group has these pages.
+/// Identifiers of FDP's log pages. Each endurance group has these pages.
 const CONFIGURATIONS: u8 = 0x20;
 const USAGE: u8 = 0x21;
 const STATISTICS: u8 = 0x22;
@@ -17,7 +17,7 @@ const EVENTS: u8 = 0x23;
 /// Feature "Flexible Data Placement".
 const FDP_FEATURE: u8 = 0x1d;
 
-/// Number of bytes to read of a log page that says how many entries it has.
+/// Number of bytes to read of the log page of events. The page itself says how many events it has.
 const PAGE_SIZE: usize = 4096;
 
 /// One placement that writes may name, the placement's handle, and the space left in the handle's
@@ -36,7 +36,10 @@ pub struct PlacementHandle {
 impl fmt::Display for PlacementHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { placement, handle, unit_blocks_left } = self;
-        write!(f, "{placement} on handle {handle}, {unit_blocks_left} blocks left in its unit")
+        write!(
+            f,
+            "{placement} on handle {handle}, {unit_blocks_left} blocks left in the handle's unit"
+        )
     }
 }
 
@@ -54,7 +57,7 @@ pub struct FdpConfiguration {
     pub is_persistently_isolated: bool,
 }
 
-/// The device's counters since it was made, for the whole endurance group.
+/// Counters of a whole endurance group. They count from the time when the device was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FdpStatistics {
     /// Bytes that hosts have written.
@@ -70,7 +73,7 @@ pub struct FdpStatistics {
 pub struct FdpEvent {
     /// The number that the specification gives to this kind of event.
     pub kind: u8,
-    /// The placement that the event is about; `None` if it is not about one.
+    /// The placement that the event is about; `None` if the event is not about a placement.
     pub placement: Option<u16>,
 }
 
@@ -89,9 +92,9 @@ impl FdpEvent {
     }
 }
 
-/// Reports on a device's data placement, and makes handles go on in fresh reclaim units. Each call
-/// sends the device a command and waits for it, so the thread that runs the clients' commands must
-/// not make such a call.
+/// A device's account of its data placement. The account also makes placements go on in fresh
+/// reclaim units. Most functions send the device a command and wait for the answer. So the thread
+/// that runs the clients' commands must not call them.
 pub trait FdpAccount: Send + Sync {
     /// Number of the device's own blocks in a reclaim unit; `None` if the device does not report
     /// it.
@@ -101,12 +104,12 @@ pub trait FdpAccount: Send + Sync {
     /// of all hosts and programs.
     ///
     /// # Errors
-    /// When the device or the kernel refuses. The kernel lets only administrators read the
-    /// counters.
+    /// When the device or the kernel refuses the request. The kernel lets only administrators read
+    /// the counters.
     fn statistics(&self) -> Result<FdpStatistics, DeviceError>;
 
     /// Whether this process itself keeps the [`statistics`](Self::statistics), as for an emulated
-    /// device. Any thread may then ask for them at any time.
+    /// device. If so, any thread may ask for the statistics at any time.
     fn has_statistics_at_hand(&self) -> bool {
         false
     }
@@ -137,7 +140,8 @@ pub trait FdpAccount: Send + Sync {
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
 }
 
-/// The account of an NVMe namespace. It sends its commands through the generic device node.
+/// The account of an NVMe namespace. The account sends its commands through the generic device
+/// node.
 #[derive(Debug)]
 pub(super) struct NvmeAccount {
     generic: File,
@@ -199,7 +203,8 @@ pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, De
 }
 
 /// Returns the placements in `told`, the device's answer about a namespace in endurance group
-/// `group`. If there are none, returns the reason as a sentence without a full stop.
+/// `group`. If the namespace has no placements, returns the reason as a sentence without a full
+/// stop.
 pub(crate) fn usable(
     told: Result<Vec<PlacementHandle>, DeviceError>,
     group: u16,
@@ -207,17 +212,17 @@ pub(crate) fn usable(
     match told {
         Ok(handles) if handles.is_empty() => {
             Err("the namespace was made without placement handles \
-                                                  (nvme create-ns --nphndls --phndls gives it some)"
+                                                  (nvme create-ns --nphndls --phndls makes one with handles)"
                 .into())
         }
         Ok(handles) => Ok(handles),
         Err(DeviceError::Nvme { status, .. }) if (status.kind(), status.code()) == FDP_DISABLED => {
             Err(format!(
                 "FDP is switched off in endurance group {group} (nvme fdp feature --endgrp-id \
-                 {group} --enable-conf-idx 0 switches it on, before namespaces are made)"
+                 {group} --enable-conf-idx 0 switches FDP on; run it before namespaces are made)"
             ))
         }
-        Err(error) => Err(format!("its placement handles can't be read: {error}")),
+        Err(error) => Err(format!("the namespace's placement handles can't be read: {error}")),
     }
 }
 
@@ -242,7 +247,7 @@ pub(crate) fn is_on(file: &File, group: u16) -> Result<(bool, u8), DeviceError> 
     Ok((value & 1 != 0, (value >> 8) as u8))
 }
 
-/// The FDP configuration that has this index.
+/// The FDP configuration with an index; `None` if no valid configuration has this index.
 pub(crate) fn configuration(
     file: &File,
     group: u16,
@@ -336,7 +341,7 @@ mod tests {
             ),
             (status(0x4001), "can't be read: the device failed a query: Invalid Command Opcode"),
         ] {
-            let why = usable(told, 7).expect_err("there are none");
+            let why = usable(told, 7).expect_err("the answer has no placements");
             assert!(why.contains(said), "{why}");
         }
     }
@@ -362,10 +367,10 @@ mod tests {
             is_persistently_isolated: true,
         };
         assert_eq!(parse_configuration(&page, 1), Some(expected));
-        assert_eq!(parse_configuration(&page, 0), None, "this configuration is not valid");
-        assert_eq!(parse_configuration(&page, 2), None, "this configuration does not exist");
+        assert_eq!(parse_configuration(&page, 0), None, "configuration 0 is not valid");
+        assert_eq!(parse_configuration(&page, 2), None, "configuration 2 does not exist");
         page[16 + 72 + 64] = 1;
-        let found = parse_configuration(&page, 1).expect("this configuration is valid");
+        let found = parse_configuration(&page, 1).expect("configuration 1 is valid");
         assert!(!found.is_persistently_isolated);
     }
 

@@ -42,12 +42,13 @@ const COMMAND_SIZE_DEFAULT: u64 = 128 << 10;
 /// The properties of a namespace that its commands depend on.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// The namespace's directory in `/sys`. It disappears when the namespace does.
+    /// The directory `queue` of the block device in `/sys`. The kernel removes the directory
+    /// together with the namespace.
     node: PathBuf,
-    /// The generic device. Questions about the namespace are sent to the controller through it.
+    /// The generic device. Through this device, questions about the namespace reach the controller.
     generic: File,
     nsid: u32,
-    /// Length in blocks of [`LBA_SIZE`] bytes.
+    /// Length of the namespace in blocks of [`LBA_SIZE`] bytes.
     lba_count: u64,
     /// One block of [`LBA_SIZE`] bytes consists of 2^n device blocks. This is the exponent n.
     blocks_shift: u32,
@@ -80,8 +81,8 @@ pub struct NvmeDevice {
     namespace: Arc<Namespace>,
     identity: Option<String>,
     model: String,
-    /// If power fails, the device has executed a write of at most this many bytes whole or not at
-    /// all.
+    /// Limit in bytes of an atomic write. If power fails, such a write is on the device as a whole
+    /// or not at all.
     atomic_size: u64,
     in_flight_max: u32,
     bulk: Bulk,
@@ -107,10 +108,10 @@ impl NvmeDevice {
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the namespace open; [`OpenError::StillInFlight`]
-    /// when operations of a process that has ended do not end; [`OpenError::Forbidden`] when this
-    /// process may not open the namespace. [`OpenError::Unsuitable`] when the kernel uses the
-    /// namespace (for example, because it is mounted), when `path` is not a whole namespace or has
-    /// an unsupported format, or when io_uring is refused.
+    /// when a process has ended, but its operations are still in flight; [`OpenError::Forbidden`]
+    /// when this process may not open the namespace. [`OpenError::Unsuitable`] when the kernel uses
+    /// the namespace (for example, because it is mounted), when `path` is not a whole namespace or
+    /// has an unsupported format, or when io_uring is refused.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let nodes = sysfs::nodes(path)?;
         let unsuitable = |why: String| OpenError::unsuitable(path, why);
@@ -323,7 +324,7 @@ impl WholeDevice for NvmeDevice {
             ("size", format!("{} bytes", self.lba_count() * LBA_SIZE as u64)),
             ("blocks", format!("{} bytes", self.block_size())),
             ("longest command", format!("{} bytes", self.command_size_max())),
-            ("written whole at a power cut", format!("{} bytes", self.atomic_size)),
+            ("atomic at a power cut", format!("{} bytes", self.atomic_size)),
             ("write cache", self.namespace.write_cache.to_string()),
             ("queues to poll", polling::fact(Some(&self.nodes.queue))),
         ];
@@ -393,7 +394,7 @@ pub(crate) fn status_name(status: NvmeStatus) -> &'static str {
 fn run(path: &mut NvmePath, op: Op) -> (Option<Buffer>, Result<(), DeviceError>) {
     let mut completions = Vec::new();
     if let Err(op) = path.submit(Token(0), op) {
-        unreachable!("nothing else is in flight: {op:?}");
+        unreachable!("the path was idle, but refused {op:?}");
     }
     while completions.is_empty() {
         path.wait(None, &mut completions);
@@ -423,8 +424,9 @@ fn check_format(about: &IdentifyNamespace) -> Result<u32, String> {
     Ok(ours - theirs)
 }
 
-/// The largest number of blocks of [`LBA_SIZE`] bytes in one command. It comes from the kernel's
-/// limit for the device's queue or, if the kernel states none, from the device's own limit.
+/// The largest number of blocks of [`LBA_SIZE`] bytes in one command. The number follows from the
+/// kernel's limit for the device's queue or, if the kernel states none, from the device's own
+/// limit.
 fn command_lbas_max(kernel_size_max: Option<u64>, mdts: u8, blocks_shift: u32) -> u32 {
     let device_size_max = match mdts {
         0 => None,
@@ -453,7 +455,7 @@ fn find_placement(
         Err(why) => return Fdp::Off(why),
     };
     // Only administrators may read the configuration. A failure does no harm, because only reports
-    // need the configuration.
+    // need it.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,
@@ -467,7 +469,8 @@ pub fn is_character_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device())
 }
 
-/// If `path` is a generic device, the block device of the same namespace; otherwise `path` itself.
+/// Returns the block device of a namespace whose generic device is at `path`. If `path` is no
+/// character device, returns `path` itself.
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when `path` is a character device of another kind.

@@ -71,7 +71,8 @@ struct Operation {
 
 impl NvmePath {
     /// # Errors
-    /// If the kernel refuses the ring.
+    /// When the kernel refuses the ring, or refuses to register the pool's memory or the claim with
+    /// the ring.
     pub(crate) fn new(
         namespace: Arc<Namespace>,
         file: OwnedFd,
@@ -180,7 +181,7 @@ impl NvmePath {
         let commands: Vec<_> = ranges.chunks(RANGES_MAX).collect();
         let operation = self.operation(token, commands.len() as u32);
         let others = tokens.split_off(1);
-        self.operations[operation].as_mut().expect("it was just made").others = others;
+        self.operations[operation].as_mut().expect("the operation was just made").others = others;
         for ranges in commands {
             let mut buffer = Buffer::zeroed(1);
             for (place, range) in buffer.chunks_exact_mut(16).zip(ranges) {
@@ -191,12 +192,12 @@ impl NvmePath {
         }
     }
 
-    /// Completes an operation that is not handed to the device. For this, the ring gets an entry
-    /// that does nothing. Its completion makes the ring's descriptor readable, like any other
-    /// completion, and `poll` returns it.
+    /// Completes an operation that is not handed to the device. In its place, the ring gets an
+    /// entry that does nothing. The end of this entry makes the ring's descriptor readable, and
+    /// `poll` then returns the operation's completion.
     fn hold(&mut self, token: Token, buffer: Option<Buffer>, result: Result<(), DeviceError>) {
         let operation = self.operation(token, 1);
-        let held = self.operations[operation].as_mut().expect("it was just made");
+        let held = self.operations[operation].as_mut().expect("the operation was just made");
         (held.buffer, held.result) = (buffer, result);
         self.ring.nothing(self.fd, Command { operation, opcode: opcode::FLUSH });
     }
@@ -235,9 +236,10 @@ impl NvmePath {
         completions: &mut Vec<Completion>,
     ) {
         let place = &mut self.operations[step.operation];
-        let operation = place.as_mut().expect("its commands have not all ended");
+        let operation =
+            place.as_mut().expect("an operation stays here until its last command ends");
         match data {
-            // The buffer with a deallocation's ranges was made here, so no caller gets it.
+            // This path made the buffer with the deallocation's ranges, so no caller gets it.
             Some(Data::Whole(_)) if step.opcode == opcode::DATASET_MANAGEMENT => {}
             Some(Data::Whole(buffer)) => operation.buffer = Some(buffer),
             Some(Data::Part(part)) => operation.buffer = part.end(),
@@ -251,7 +253,7 @@ impl NvmePath {
             return;
         }
         let Operation { token, others, result, buffer, .. } =
-            place.take().expect("it was there just now");
+            place.take().expect("the operation has not been taken yet");
         self.free.push(step.operation);
         self.in_flight -= 1 + others.len();
         completions.extend(others.iter().map(|&token| Completion {
@@ -305,7 +307,7 @@ impl Device for NvmePath {
                     let result = untaken(&self.ring, result.map_err(DeviceError::from));
                     self.settle(payload, None, result, completions);
                 }
-                other => unreachable!("a path asks for no such thing: {other:?}"),
+                other => unreachable!("no operation of a path ends like this: {other:?}"),
             }
         }
         self.reaped = reaped;

@@ -76,8 +76,9 @@ pub(crate) fn name(status: NvmeStatus) -> &'static str {
     }
 }
 
-/// Whether a controller may return this status when the namespace no longer exists. One of the two
-/// codes below is the specification's. Some controllers use the other code.
+/// Whether a controller may return this status when the namespace no longer exists. The
+/// specification demands `Invalid Field in Command` for an inactive namespace. Some controllers
+/// return `Invalid Namespace or Format`.
 pub(crate) fn may_mean_no_namespace(status: NvmeStatus) -> bool {
     status.kind() == 0 && matches!(status.code(), 0x02 | 0x0b)
 }

@@ -1,5 +1,5 @@
-//! Finds both device nodes of a namespace in `/sys`, starting from either of them, even if that
-//! node has an unusual name.
+//! Finds the two device nodes of a namespace in `/sys`, from the path of one of them. This path may
+//! have an unusual name.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) struct Nodes {
     pub(crate) queue: PathBuf,
 }
 
-/// Finds both nodes of a namespace. `path` is either of them.
+/// Finds both nodes of a namespace. `path` is one of them.
 ///
 /// # Errors
 /// [`OpenError::Unsuitable`] when `path` is not a whole NVMe namespace.
@@ -73,7 +73,7 @@ fn of_block(node: &Path, dev: &Path) -> Result<Nodes, String> {
     let generic = entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .find(|entry| instance(entry, "ng").as_deref() == Some(&*wanted))
-        .ok_or("the kernel shows no generic device beside it (Linux 5.13 and later do)")?;
+        .ok_or("the kernel shows no generic device beside it (this needs Linux 5.13 or later)")?;
     Ok(Nodes { generic: dev.join(generic), queue: node.join("queue"), block: dev.join(name) })
 }
 
@@ -87,8 +87,8 @@ fn namespaces(owner: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The numbers after a prefix: for `ng0n1` and the prefix `ng`, `0n1`. `None` if the name is that
-/// of one path of a multipath device (`nvme0c0n1`).
+/// The numbers after a name's prefix: `0n1` for `ng0n1` and the prefix `ng`. `None` if the name has
+/// another form, as that of one path of a multipath device (`nvme0c0n1`).
 fn instance(name: &str, prefix: &str) -> Option<String> {
     let numbers = name.strip_prefix(prefix)?;
     let (owner, namespace) = numbers.split_once('n')?;
@@ -166,15 +166,15 @@ mod tests {
         let dev = Path::new("/dev");
         let refused = of_block(&owner.join("nvme0n1/nvme0n1p1"), dev).expect_err("a partition");
         assert!(refused.contains("it is a partition"), "{refused}");
-        let refused = of_generic(&owner.join("hwmon1"), dev).expect_err("this is no namespace");
+        let refused = of_generic(&owner.join("hwmon1"), dev).expect_err("hwmon1 is no namespace");
         assert!(refused.contains("no NVMe generic device"), "{refused}");
-        let refused = of_block(&owner.join("hwmon1"), dev).expect_err("this is no namespace");
+        let refused = of_block(&owner.join("hwmon1"), dev).expect_err("hwmon1 is no namespace");
         assert!(refused.contains("no NVMe namespace"), "{refused}");
         fs::remove_dir_all(owner.join("ng0n1")).expect("the directory can be removed");
         let refused =
             of_block(&owner.join("nvme0n1"), dev).expect_err("the generic device is missing");
         assert!(refused.contains("no generic device beside it"), "{refused}");
-        let refused = nodes(Path::new("/dev/null")).expect_err("this is no namespace");
+        let refused = nodes(Path::new("/dev/null")).expect_err("/dev/null is no namespace");
         assert!(refused.to_string().contains("no NVMe generic device"), "{refused}");
     }
 

@@ -32,8 +32,9 @@ pub(crate) fn read(nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
     transfer(opcode::READ, nsid, slba, blocks)
 }
 
-/// A Write, like [`read`]. `placement` names the reclaim unit handle to use. With `is_durable`, the
-/// write is on stable media when it completes (Force Unit Access).
+/// A Write of `blocks` blocks from block `slba` on, counted as in [`read`]. `placement` names the
+/// reclaim unit handle to use. With `is_durable`, the write is on stable media when it completes
+/// (Force Unit Access).
 pub(crate) fn write(
     nsid: u32,
     slba: u64,
@@ -53,7 +54,7 @@ pub(crate) fn write(
 }
 
 fn transfer(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> NvmeCommand {
-    assert!((1..=BLOCKS_MAX).contains(&blocks), "{blocks} blocks in one command");
+    assert!((1..=BLOCKS_MAX).contains(&blocks), "one command can't transfer {blocks} blocks");
     let cdw10_to_15 = [slba as u32, (slba >> 32) as u32, blocks - 1, 0, 0, 0];
     NvmeCommand { opcode, nsid, cdw10_to_15 }
 }
@@ -65,14 +66,14 @@ pub(crate) fn flush(nsid: u32) -> NvmeCommand {
 
 /// A Dataset Management command that deallocates. The command's data is the ranges.
 pub(crate) fn deallocate(nsid: u32, range_count: usize) -> NvmeCommand {
-    assert!((1..=RANGES_MAX).contains(&range_count), "{range_count} ranges in one command");
+    assert!((1..=RANGES_MAX).contains(&range_count), "one command can't have {range_count} ranges");
     let last = if is_planted("nvme-range-count") { range_count } else { range_count - 1 };
     let cdw10_to_15 = [last as u32, 1 << 2, 0, 0, 0, 0];
     NvmeCommand { opcode: opcode::DATASET_MANAGEMENT, nsid, cdw10_to_15 }
 }
 
-/// One range of a Dataset Management command. Its length field holds the number of blocks, unlike
-/// the length field of a Read or Write, which holds one less.
+/// One range of a Dataset Management command. The range's length field holds the number of blocks.
+/// The length field of a Read or Write holds this number minus one.
 pub(crate) fn range(slba: u64, blocks: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[4..8].copy_from_slice(&blocks.to_le_bytes());
@@ -89,7 +90,7 @@ pub(crate) struct IdentifyNamespace {
     pub(crate) block_shift: u8,
     /// Bytes of metadata with each block.
     pub(crate) metadata_size: u16,
-    /// The endurance group that the namespace is in; zero if it is in none.
+    /// The endurance group that the namespace is in; zero if the namespace is in no group.
     pub(crate) endurance_group: u16,
 }
 
@@ -115,8 +116,8 @@ pub(crate) struct IdentifyController {
     /// The longest transfer has 2^n pages of the controller. This is the exponent n; zero means
     /// that there is no limit.
     pub(crate) mdts: u8,
-    /// If power fails, the device has executed a write of at most this many blocks plus one either
-    /// whole or not at all.
+    /// An atomic write has at most this many blocks plus one. If power fails, such a write is on
+    /// the device as a whole or not at all.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
     pub(crate) has_deallocate: bool,
@@ -197,7 +198,7 @@ mod tests {
         let mut data = [0; 4096];
         data[..8].copy_from_slice(&1000_u64.to_le_bytes());
         data[25] = 20;
-        data[26] = 0x21; // Format 17: its index is split over both ends of the byte.
+        data[26] = 0x21; // Format 17: bits 0 to 3 and bits 5 and 6 hold the number.
         data[128 + 4 * 17..][..4].copy_from_slice(&[8, 0, 12, 0]);
         data[102..104].copy_from_slice(&[5, 0]);
         let found = IdentifyNamespace::parse(&data);

@@ -37,7 +37,8 @@ fn what_is_on_it_is_seen() {
     };
     assert_eq!(contents(), Contents::Nothing);
     let write_at = |offset, bytes: &[u8]| {
-        let file = OpenOptions::new().write(true).open(&device.path).expect("we are root");
+        let file =
+            OpenOptions::new().write(true).open(&device.path).expect("root may open the device");
         file.write_all_at(bytes, offset).expect("the device can be written");
     };
     write_at(1000, b"x");
@@ -100,18 +101,21 @@ fn a_mapped_range_outlives_its_holder() {
         }
         drop(held);
         let held = BlockDevice::open(&device.path, options).err();
-        assert!(matches!(held, Some(OpenError::InUse { .. })), "buffers are left: {held:?}");
+        assert!(
+            matches!(held, Some(OpenError::InUse { .. })),
+            "buffers of the mapped range keep the device in use: {held:?}"
+        );
         drop((buffers, mapped, path));
 
         let mut held = BlockDevice::open(&device.path, options).expect("the device is free");
-        let again = held.map(offset, SIZE).expect("the device is free");
+        let again = held.map(offset, SIZE).expect("nothing else maps the range");
         assert_eq!(again.read_all().expect("the device can be read"), expected);
         drop(again);
         let refused = held.map(999 * LBA_SIZE as u64, SIZE).err();
         assert!(matches!(refused, Some(OpenError::Unsuitable { .. })), "{refused:?}");
         drop(held);
         let mut found = vec![0; 2 * LBA_SIZE];
-        let file = File::open(&device.path).expect("we are root");
+        let file = File::open(&device.path).expect("root may open the device");
         file.read_exact_at(&mut found, 108 * LBA_SIZE as u64).expect("the device can be read");
         assert_eq!(found, [4; 2 * LBA_SIZE]);
     }

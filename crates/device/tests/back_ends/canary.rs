@@ -1,5 +1,5 @@
-//! Tests the check of the device contract that other tests use. The check must fail for a device
-//! that breaks the contract.
+//! Other tests check with `check_all` that a device keeps the contract of devices. This file tests
+//! `check_all`: the check must fail for a device that breaks the contract.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,7 +119,7 @@ impl Device for Broken {
     }
 }
 
-/// Whether a device with this bug passes the check.
+/// Whether a device with a bug passes the check.
 fn passes(bug: Bug) -> bool {
     let place = tempfile::tempdir_in("/dev/shm").expect("Linux has shared memory");
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };

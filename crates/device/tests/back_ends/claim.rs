@@ -42,7 +42,7 @@ fn assert_waits(path: &Path) {
 fn a_directory_that_is_only_claimed_is_waited_for() {
     let _alone = alone();
     let Ok(mut ring) = Ring::<()>::new(Setup::default()) else {
-        eprintln!("SKIPPED: there is no io_uring here");
+        eprintln!("SKIPPED: this machine has no io_uring");
         return;
     };
     let place = tempfile::tempdir().expect("a directory for the test");
@@ -56,14 +56,19 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     assert_waits(place.path());
 
     // The waiting process has the directory's lock, so the error must name that process.
-    let refused =
-        Directory::open(place.path(), options).err().expect("a thread waits for the directory");
+    let refused = Directory::open(place.path(), options)
+        .err()
+        .expect("another thread has the directory's lock");
     let own = Some(std::process::id());
     assert!(matches!(refused, OpenError::InUse { holder, .. } if holder == own), "{refused}");
 
     drop(ring);
     let directory = opening.join().expect("the thread ends").expect("the claim is free");
-    assert_eq!(directory.names(), Ok(Vec::new()), "lock and claim are not listed");
+    assert_eq!(
+        directory.names(),
+        Ok(Vec::new()),
+        "the files of the lock and the claim are not listed"
+    );
     let mode =
         place.path().join(CLAIM_FILE_NAME).metadata().expect("the claim's file exists").mode();
     assert_eq!(mode & 0o133, 0, "{mode:o}");
@@ -108,7 +113,7 @@ fn a_path_keeps_the_claim_and_lets_go_of_it_at_once() {
             assert_eq!(run(&mut *path, op).result, Ok(()));
             assert!(matches!(claim.try_lock(), Err(TryLockError::WouldBlock)));
         }
-        claim.try_lock().expect("nothing is in flight any more");
+        claim.try_lock().expect("the claim is free once no path is left");
     }
 }
 
@@ -116,7 +121,7 @@ fn a_path_keeps_the_claim_and_lets_go_of_it_at_once() {
 fn a_device_that_nobody_has_who_lives_is_waited_for() {
     let Some(device) = TestDevice::new(4096) else { return };
     let Ok(mut ring) = Ring::<()>::new(Setup::default()) else {
-        eprintln!("SKIPPED: there is no io_uring here");
+        eprintln!("SKIPPED: this machine has no io_uring");
         return;
     };
     let mut options = OpenOptions::new();
@@ -153,7 +158,7 @@ fn a_mounted_device_is_refused_at_once() {
     if !run("mkfs.ext4", &[Path::new("-qF"), &device.path])
         || !run("mount", &[&device.path, place.path()])
     {
-        eprintln!("SKIPPED: no ext4 can be made and mounted here");
+        eprintln!("SKIPPED: no ext4 file system can be made and mounted");
         return;
     }
     let refused = BlockDevice::open(&device.path, PathOptions::default()).err();
@@ -182,7 +187,7 @@ impl HeldWrites {
             options.split(',').any(|option| option == "blkio").then(|| PathBuf::from(place))
         });
         let Some(hierarchy) = hierarchy else {
-            eprintln!("SKIPPED: no blkio cgroups are mounted here");
+            eprintln!("SKIPPED: this machine has no mounted cgroups with blkio");
             return None;
         };
         let group = hierarchy.join(format!("slimio-test-{}", std::process::id()));
@@ -195,7 +200,7 @@ impl HeldWrites {
         match made {
             Ok(()) => Some(held),
             Err(error) => {
-                eprintln!("SKIPPED: writes can't be held up here: {error}");
+                eprintln!("SKIPPED: the cgroup that holds back writes can't be made: {error}");
                 None
             }
         }
@@ -238,7 +243,7 @@ fn what_a_dropped_path_has_in_flight_is_waited_for() {
         buffer.fill(7);
         let op =
             Op::Write { lba: Lba(9), buffer, placement: PlacementId::default(), durable: false };
-        path.submit(Token(1), op).expect("nothing is in flight");
+        path.submit(Token(1), op).expect("the queue is not full");
         path.kick();
         panic!("the thread panics on purpose");
     });
@@ -253,6 +258,6 @@ fn what_a_dropped_path_has_in_flight_is_waited_for() {
     assert_eq!(
         read.buffer.expect("a read returns its buffer")[..],
         [7; LBA_SIZE],
-        "the write has ended before the next owner reads"
+        "the write ends before the next owner reads"
     );
 }

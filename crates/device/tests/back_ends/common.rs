@@ -38,7 +38,7 @@ pub(crate) fn polling() -> Vec<PathOptions> {
 }
 
 /// Name of an environment variable. If it names a block device, the tests run on partitions of that
-/// device instead of loop devices, and destroy its contents.
+/// device instead of loop devices, and destroy the device's contents.
 const BLOCK_DEVICE: &str = "SLIMIO_BLOCK_DEVICE";
 
 /// A block device of the given size, full of zeros. Dropping this value removes the device.
@@ -56,7 +56,7 @@ enum Kind {
 }
 
 /// The lock of a test that starts programs, or that relies on a file being closed. While a child
-/// process is being started, it shares all open files of this process for a moment.
+/// process is being started, the child shares all open files of this process for a moment.
 pub(crate) type Alone = MutexGuard<'static, ()>;
 
 pub(crate) fn alone() -> Alone {
@@ -84,7 +84,7 @@ impl TestDevice {
 
     /// Makes a partition of the first blocks of `whole`. Only the kernel knows of this partition.
     fn piece(whole: PathBuf, lba_count: u64, alone: Alone) -> Self {
-        let device = File::options().write(true).open(&whole).expect("we are root");
+        let device = File::options().write(true).open(&whole).expect("root may open the device");
         let zeros = vec![0; 1 << 20];
         let size = lba_count * LBA_SIZE as u64;
         for offset in (0..size).step_by(zeros.len()) {
@@ -96,7 +96,11 @@ impl TestDevice {
         // `addpart` counts in sectors of 512 bytes.
         let sectors = (size / 512).to_string();
         let added = Command::new("addpart").arg(&whole).args(["1", "0", &sectors]).status();
-        assert!(added.is_ok_and(|status| status.success()), "{} is in use", whole.display());
+        assert!(
+            added.is_ok_and(|status| status.success()),
+            "no partition could be added to {}",
+            whole.display()
+        );
         let path = PathBuf::from(format!("{}p1", whole.display()));
         Self { path, kind: Kind::Piece { whole }, _alone: alone }
     }
@@ -117,7 +121,7 @@ impl Drop for TestDevice {
 
 /// Runs one operation to its end.
 pub(crate) fn run(device: &mut dyn Device, op: Op) -> Completion {
-    device.submit(Token(0), op).expect("nothing is in flight");
+    device.submit(Token(0), op).expect("the queue is not full");
     let mut completions = Vec::new();
     while completions.is_empty() {
         device.wait(None, &mut completions);

@@ -84,7 +84,7 @@ fn names_are_made_once_and_removed() {
     assert!(matches!(directory.open_path("wal"), Err(OpenError::Missing { .. })));
     directory.create_file("wal", 1).expect("there is room");
     directory.create_file("super", 0).expect("a file may be empty");
-    assert!(directory.create_file("wal", 1).is_err(), "the file exists already");
+    assert!(directory.create_file("wal", 1).is_err(), "a file can't be made twice");
     assert!(directory.has_file("wal"));
     assert_eq!(directory.names().expect("reading works"), ["super", "wal"]);
     directory.remove_file("wal").expect("no path is open to the file");
@@ -119,7 +119,7 @@ fn mapped_files_are_found_again() {
     assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
 }
 
-/// Turns blocks into a hole, like a sparse copy.
+/// Turns blocks into a hole, such as a sparse copy of the file would have.
 fn make_hole(device: &mut dyn Device, lba: u64, lbas: u64) {
     let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));
@@ -222,7 +222,11 @@ fn what_is_in_force_is_said() {
     let notes = directory.notes();
     assert!(notes.iter().any(|note| note.starts_with("no NVMe passthrough")), "{notes:?}");
     assert!(notes.iter().any(|note| note.starts_with("no io_uring: plain")), "{notes:?}");
-    assert_ne!(directory.write_cache(), WriteCache::Stable, "a file system may hold back metadata");
+    assert_ne!(
+        directory.write_cache(),
+        WriteCache::Stable,
+        "no file counts as stable, because the file system may hold back metadata"
+    );
     drop(directory);
 
     let buffered = PathOptions { direct: false, ..PathOptions::default() };
@@ -253,7 +257,7 @@ impl Mounted {
         let device = TestDevice::new(size_mib << 8)?;
         let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(&device.path).output();
         if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: {} can't be run", mkfs[0]);
+            eprintln!("SKIPPED: {} is missing or fails", mkfs[0]);
             return None;
         }
         let source = device.path.clone();
@@ -298,7 +302,7 @@ fn a_full_file_system_takes_nothing_and_loses_nothing() {
         let length = fs::metadata(directory.file_path("wal")).expect("the file exists").len();
         assert_eq!(length, 1000 * LBA_SIZE as u64);
         assert_eq!(read(&mut *path, 999), Ok(5));
-        // This call succeeds only if the failed call before it has given back its space.
+        // This call succeeds only if the failed `grow` has given back its space.
         assert_eq!(path.grow(2000), Ok(()));
 
         let refused = directory.create_file("more", 10_000);

@@ -46,7 +46,7 @@ pub(crate) fn forget(subject: &str) {
 /// Waits until there is a message about `subject`, and returns the first such message.
 ///
 /// # Panics
-/// If no such message comes in time.
+/// When no such message comes within [`PATIENCE`].
 pub(crate) fn first_about(subject: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,7 +39,7 @@ fn open(path: &std::path::Path) -> NvmeDevice {
 }
 
 fn run(device: &mut dyn Device, op: Op) -> Completion {
-    device.submit(Token(0), op).expect("nothing is in flight");
+    device.submit(Token(0), op).expect("the queue is not full");
     let mut completions = Vec::new();
     while completions.is_empty() {
         device.wait(None, &mut completions);
@@ -94,8 +94,8 @@ fn ticks() -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().expect("the field is a number")).sum()
 }
 
-/// A wait in a ring that polls for completions spins, and ignores time limits. So when a ring is
-/// dropped with a write in flight, it must wait in another way, which uses little processor time.
+/// A wait in a ring that polls for completions spins, and ignores time limits. So a ring that is
+/// dropped with a write in flight must wait in another way, and use little processor time.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {
@@ -108,7 +108,7 @@ fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
             return;
         }
         io.submit(Token(0), write(7, pattern(1, 1), PlacementId::default()))
-            .expect("there is room");
+            .expect("the queue is not full");
         io.kick();
         let before = ticks();
         drop(io);
@@ -116,7 +116,7 @@ fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
         assert!(lab(&["resume", kind]));
         assert!(lab(&["heal", kind]));
         eprintln!("{used} ticks");
-        assert!(used < 250, "{used} ticks of 10 ms in five seconds");
+        assert!(used < 250, "the drop used {used} ticks of 10 ms of processor time");
     });
 }
 
@@ -147,7 +147,7 @@ fn it_is_what_it_was_made_as() {
         assert!(described.starts_with("NVMe passthrough on /dev/ng"), "{described}");
         let placements = device.placements().len();
         match kind {
-            "FDP" => assert!(placements >= 4, "{placements} placements"),
+            "FDP" => assert!(placements >= 4, "{placements} placements are too few"),
             "ONE_HANDLE" => assert_eq!(placements, 1),
             _ => {
                 assert_eq!(placements, 0);
@@ -182,7 +182,7 @@ fn long_transfers_are_cut_to_what_a_command_may_be() {
     with_each(&KINDS, |kind, path| {
         let mut device = open(&path);
         let limit = device.command_size_max();
-        eprintln!("{limit} bytes in one command");
+        eprintln!("a command has at most {limit} bytes");
         if kind == "SMALL_MDTS" {
             assert!(limit <= 64 << 10, "{limit}");
         }
@@ -212,7 +212,7 @@ fn many_deallocations_go_down_as_one() {
         let range = |index: u64| LbaRange { start: Lba(2 * index), end: Lba(2 * index + 1) };
         for index in 0..700 {
             path.submit(Token(index), Op::Deallocate { range: range(index) })
-                .expect("there is room");
+                .expect("the queue is not full");
         }
         let mut completions = Vec::new();
         while completions.len() < 700 {
@@ -281,13 +281,16 @@ fn placements_lead_to_handles_of_their_own() {
     with_each(&["FDP"], |_, path| {
         let mut device = open(&path);
         let account = device.fdp().expect("FDP is on");
-        let configuration = device.fdp_configuration().expect("we are root");
+        let configuration = device.fdp_configuration().expect("root may read the configuration");
         assert!(configuration.unit_size > 0 && configuration.handle_count >= 4);
         let placements = device.placements().to_vec();
-        let before = account.handles().expect("the device reports");
+        let before = account.handles().expect("the device reports its handles");
         assert_eq!(before.len(), placements.len());
-        assert!(account.handles_used().expect("the device reports") >= placements.len());
-        let counted = account.statistics().expect("the device reports");
+        assert!(
+            account.handles_used().expect("the device reports the used handles")
+                >= placements.len()
+        );
+        let counted = account.statistics().expect("the device reports its counters");
         let mut io = device.open_path().expect("a path can be opened");
         let block_size = device.block_size();
         for (index, &placement) in placements.iter().enumerate() {
@@ -295,7 +298,7 @@ fn placements_lead_to_handles_of_their_own() {
             let written = run(&mut *io, write(256 * index as u64, pattern(lbas, 3), placement));
             assert_eq!(written.result, Ok(()));
         }
-        let after = account.handles().expect("the device reports");
+        let after = account.handles().expect("the device reports its handles");
         let unit_blocks = configuration.unit_size / block_size;
         for (index, (old, new)) in before.iter().zip(&after).enumerate() {
             let blocks = (8 * (index + 1) * LBA_SIZE) as u64 / block_size;
@@ -303,12 +306,12 @@ fn placements_lead_to_handles_of_their_own() {
             assert_eq!(used, blocks, "placement {} uses another handle", old.placement);
         }
         let written: usize = (1..=placements.len()).map(|count| 8 * count * LBA_SIZE).sum();
-        let host_bytes =
-            account.statistics().expect("the device reports").host_bytes - counted.host_bytes;
+        let host_bytes = account.statistics().expect("the device reports its counters").host_bytes
+            - counted.host_bytes;
         assert_eq!(host_bytes, written as u128);
         // A handle gets a fresh reclaim unit on request.
         account.start_fresh_unit(placements[1]).expect("the handle can be updated");
-        let fresh = account.handles().expect("the device reports");
+        let fresh = account.handles().expect("the device reports its handles");
         assert_eq!(fresh[1].unit_blocks_left, unit_blocks);
         assert_eq!(fresh[2].unit_blocks_left, after[2].unit_blocks_left);
     });
@@ -320,7 +323,7 @@ fn a_placement_that_is_not_the_devices_is_never_named() {
         let mut device = open(&path);
         let account = device.fdp().expect("FDP is on");
         let invalid = || {
-            let events = account.host_events().expect("the device reports");
+            let events = account.host_events().expect("the device reports its events");
             events.iter().filter(|event| event.name() == "invalid placement id").count()
         };
         let before = invalid();
@@ -349,7 +352,7 @@ fn what_is_no_whole_namespace_is_refused_with_a_sentence() {
         ("/dev/ng99n99", "does not exist"),
     ] {
         let refused = NvmeDevice::open(path.as_ref(), PathOptions::default()).err();
-        let refused = refused.expect("this is no whole namespace").to_string();
+        let refused = refused.expect("the path names no whole namespace").to_string();
         assert!(refused.contains(said), "{refused}");
     }
 }
@@ -380,15 +383,16 @@ fn a_mapped_range_and_commands_do_not_disturb_each_other() {
     });
 }
 
-/// Sends a command to the lab's host. Returns false if there is no lab.
+/// Sends a command to the lab's host, with the program `lab`. Returns false if the program can't be
+/// run.
 fn lab(words: &[&str]) -> bool {
     match Command::new("lab").args(words).status() {
         Ok(status) => {
-            assert!(status.success(), "lab {}", words.join(" "));
+            assert!(status.success(), "lab {} failed", words.join(" "));
             true
         }
         Err(error) => {
-            eprintln!("SKIPPED: there is no lab to ask: {error}");
+            eprintln!("SKIPPED: the program `lab` can't be run: {error}");
             false
         }
     }
@@ -410,8 +414,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // A flush without anything to make stable does not meet the fault. So `before` is
-            // written first.
+            // Without a write before it, a flush has nothing to make stable and does not meet the
+            // fault. So the operation `before` runs first.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });
@@ -436,9 +440,12 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
 
 #[test]
 fn everything_in_flight_comes_home_when_the_device_goes_away() {
-    // The namespace is gone after this test, so the test runs only if the variable allows it.
+    // This test unplugs the namespace for good, so the test runs only if `SLIMIO_NVME_UNPLUG` is
+    // set.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
-        eprintln!("SKIPPED: SLIMIO_NVME_UNPLUG does not say that a namespace may go away");
+        eprintln!(
+            "SKIPPED: this test unplugs a namespace for good, and runs only if SLIMIO_NVME_UNPLUG is set"
+        );
         return;
     }
     with_each(&["SMALL_MDTS"], |kind, path| {
@@ -448,7 +455,7 @@ fn everything_in_flight_comes_home_when_the_device_goes_away() {
         let submit_some = |io: &mut dyn Device| {
             for index in 0..8 {
                 let op = write(64 * index, pattern(64, 1), placement);
-                io.submit(Token(index), op).expect("there is room");
+                io.submit(Token(index), op).expect("the queue is not full");
             }
             io.kick();
         };
