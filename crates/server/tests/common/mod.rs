@@ -358,6 +358,17 @@ impl Client {
         self.stream.buffer().is_empty() && peeked.is_err_and(nothing)
     }
 
+    /// Whether these bytes are among those that have arrived and were not read.
+    pub(crate) fn has_received(&mut self, bytes: &[u8]) -> bool {
+        let mut arrived = [0; 4096];
+        let stream = self.stream.get_ref();
+        stream.set_nonblocking(true).unwrap();
+        let count = stream.peek(&mut arrived).unwrap_or(0);
+        stream.set_nonblocking(false).unwrap();
+        let all = [self.stream.buffer(), &arrived[..count]].concat();
+        all.windows(bytes.len()).any(|window| window == bytes)
+    }
+
     /// How many bytes arrive before the server closes or resets the connection.
     pub(crate) fn try_read_to_end(&mut self) -> usize {
         let mut all = Vec::new();
