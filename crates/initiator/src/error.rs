@@ -1,4 +1,4 @@
-//! Errors of this crate, and the names of commands in them.
+//! Errors of this crate, and the names of commands in error messages.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,20 +7,21 @@ use std::{fmt, io};
 use slimio_nvme::pdu::{Fes, PduError, TermReq};
 use slimio_nvme::{Command, Status, TooShort, opcode};
 
-/// What went wrong. After [`Status`](Self::Status), the connection can still be used. After any
-/// other error, the caller has to connect again.
+/// An error of a command or a connection. After [`Status`](Self::Status), the connection can still
+/// be used. After any other error, the caller has to connect again.
 #[derive(Debug)]
 pub enum Error {
     /// A command was refused or failed.
     Status {
         /// The command's name.
         command: Cow<'static, str>,
-        /// Its status.
+        /// The command's status.
         status: Status,
-        /// Dwords 0 and 1 of its completion.
+        /// Dwords 0 and 1 of the command's completion.
         result: u64,
     },
-    /// The target closed the connection because of a PDU that we sent. The request says why.
+    /// The target closed the connection because of a PDU that the host sent. The target's request
+    /// has the reason.
     Terminated(TermReq),
     /// The target sent a PDU that the protocol does not allow.
     Pdu(PduError),
@@ -61,11 +62,11 @@ impl fmt::Display for Error {
                 }
             }
             Self::Pdu(error) => write!(f, "the target sent a wrong PDU: {error}"),
-            Self::Short(error) => write!(f, "the target returned too little: {error}"),
+            Self::Short(error) => write!(f, "the target returned too little data: {error}"),
             Self::Closed => f.write_str("the target closed the connection"),
             Self::TimedOut(limit) => write!(f, "the target did not answer within {limit:?}"),
-            Self::NotReady => f.write_str("the controller failed, instead of becoming ready"),
-            Self::Name(name) => write!(f, "{name:?} is too long for a name of NVMe"),
+            Self::NotReady => f.write_str("the controller failed before it became ready"),
+            Self::Name(name) => write!(f, "{name:?} is longer than an NVMe name may be"),
             Self::Io(error) => error.fmt(f),
         }
     }

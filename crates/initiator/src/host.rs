@@ -25,7 +25,7 @@ const FORMATS_AT: usize = 128;
 /// How often to look whether a controller has become ready or has shut down.
 const READY_LOOK: Duration = Duration::from_millis(5);
 
-/// A connected host. It has an admin queue, and through it a controller.
+/// A connected host. The host reaches its controller through its admin queue.
 #[derive(Debug)]
 pub struct Host {
     admin: Queue,
@@ -79,7 +79,7 @@ impl Host {
     /// Connects, enables the controller, waits until the controller is ready, and identifies it.
     ///
     /// # Errors
-    /// If the target refuses, fails, or can't be reached.
+    /// If the target can't be reached, or refuses or fails a command.
     pub fn connect(options: &Options) -> Result<Self, Error> {
         let (admin, cntlid) = open(options, 0, ADMIN_DEPTH, ADMIN_IN_CAPSULE_SIZE, CNTLID_ANY)?;
         let mut host = Self {
@@ -96,10 +96,10 @@ impl Host {
         Ok(host)
     }
 
-    /// Asks the discovery controller at the address of `options` which subsystems it offers.
+    /// Asks the discovery controller at the address of `options` for the target's subsystems.
     ///
     /// # Errors
-    /// If the target refuses, fails, or can't be reached.
+    /// If the target can't be reached, or refuses or fails a command.
     pub fn discover(options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
         let options = Options { subsystem: DISCOVERY_NQN.into(), ..options.clone() };
         let mut host = Self::connect(&options)?;
@@ -115,7 +115,8 @@ impl Host {
     /// Enables the controller, and waits until the controller is ready.
     ///
     /// # Errors
-    /// If the controller fails, or is not ready within the time that it has promised.
+    /// If a command or the connection fails. Also if the controller fails, or is not ready within
+    /// the time that it has promised.
     pub fn enable(&mut self) -> Result<(), Error> {
         let capabilities = Capabilities::of_bits(self.property(Property::Cap)?);
         let time_max = Duration::from_millis(500) * u32::from(capabilities.to.max(1));
@@ -155,7 +156,7 @@ impl Host {
     /// commands can be in flight.
     ///
     /// # Errors
-    /// If the target refuses, fails, or can't be reached.
+    /// If the target can't be reached, or refuses or fails a command.
     ///
     /// # Panics
     /// If `depth` is less than two.
@@ -299,7 +300,7 @@ impl Host {
         events.map(|event| Ok(Event::decode(event)?)).collect()
     }
 
-    /// Restarts the keep alive timer.
+    /// Restarts the controller's keep alive timer.
     ///
     /// # Errors
     /// If the command or the connection fails.
@@ -328,7 +329,7 @@ impl Host {
     }
 
     /// Waits until an asynchronous event comes, or until `until`. If there is a keep alive timeout,
-    /// sends a Keep Alive whenever nothing was sent for a third of it.
+    /// sends a Keep Alive whenever nothing was sent for a third of the timeout.
     ///
     /// # Errors
     /// If a request for an event has failed, or if the connection fails.

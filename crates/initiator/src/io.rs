@@ -108,8 +108,9 @@ impl IoQueue {
     /// Compares `data` with the contents of the blocks from `lba` on.
     ///
     /// # Errors
-    /// If they differ, with the status [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE).
-    /// Also if the command or the connection fails.
+    /// If the contents differ, with the status
+    /// [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE). Also if the command or the
+    /// connection fails.
     ///
     /// # Panics
     /// If `data` is empty, or not a whole number of blocks.
@@ -195,7 +196,7 @@ impl IoQueue {
     fn lbas_of(&self, data: &[u8]) -> u32 {
         assert!(
             !data.is_empty() && data.len().is_multiple_of(self.lba_size),
-            "{} bytes are no whole blocks of {}",
+            "{} bytes are no whole number of blocks of {} bytes",
             data.len(),
             self.lba_size
         );

@@ -2,9 +2,9 @@
 //! NVMe/TCP host.
 //!
 //! ```text
-//!  caller ── Submission ──► protocol ── bytes ──► target      Host: the admin queue, and what is
-//!         ◄── Outcome ─────         ◄── bytes ──                    asked of the controller
-//!                         (no socket, no clock)               IoQueue: blocks, read and written
+//!  caller ── Submission ──► protocol ── bytes ──► target      Host: the admin queue, for commands
+//!         ◄── Outcome ─────         ◄── bytes ──                    to the controller
+//!                         (no socket, no clock)               IoQueue: reads and writes of blocks
 //!                 queue: adds socket and time limits
 //! ```
 //!

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slimio_nvme::pdu::Digests;
 
-/// What to connect to, and how.
+/// The names and addresses for a connection, and its settings.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The address on which the target listens.
@@ -18,10 +18,10 @@ pub struct Options {
     pub host_id: [u8; 16],
     /// The digests that the host asks for. The target decides which of them the connection uses.
     pub digests: Digests,
-    /// The alignment, within a PDU, that this host asks for data sent to it. In bytes, from 4 to
-    /// 128, and a multiple of 4.
+    /// The alignment in bytes that this host wants for the data in PDUs from the target. It is a
+    /// multiple of 4, from 4 to 128.
     pub alignment: usize,
-    /// Keep alive timeout in milliseconds. Zero means none.
+    /// Keep alive timeout in milliseconds. Zero means that there is no timeout.
     pub keep_alive_ms: u32,
     /// Whether the submission queues have flow control. Without flow control, a successful read
     /// needs no response capsule.

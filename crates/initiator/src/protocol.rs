@@ -1,8 +1,8 @@
 //! The protocol of one queue, without its socket. Submissions and received bytes go in; bytes to
 //! send and outcomes come out.
 //!
-//! What was submitted limits the memory that a [`Protocol`] uses. A target can neither make a
-//! `Protocol` grow beyond that, nor make it wait.
+//! The submissions limit the memory of a [`Protocol`]: a target can't make a `Protocol` use more. A
+//! target can't make a `Protocol` wait, either.
 
 use std::collections::VecDeque;
 
@@ -47,8 +47,7 @@ pub struct Outcome {
     pub qid: u16,
     /// The command's completion queue entry.
     pub completion: Completion,
-    /// The data that was submitted. If the command returns data, it is the room for that data, now
-    /// filled.
+    /// The submitted buffer. If the command returns data, the buffer now has this data.
     pub data: Vec<u8>,
 }
 
@@ -74,8 +73,8 @@ pub struct Transport {
     pub qid: u16,
     /// The digests that the host asks for.
     pub digests: Digests,
-    /// The alignment that the host asks for data sent to it. In bytes, from 4 to 128, and a
-    /// multiple of 4.
+    /// The alignment in bytes that the host wants for the data in PDUs from the target. It is a
+    /// multiple of 4, from 4 to 128.
     pub alignment: usize,
     /// The most commands in flight. The queue has one entry more, which always stays empty.
     pub in_flight_max: u16,
@@ -89,11 +88,11 @@ pub struct Protocol {
     is_initialized: bool,
     transport: Transport,
     digests: Digests,
-    /// The alignment that the target asks for data sent to it, in bytes.
+    /// The alignment in bytes that the target wants for the data in PDUs from the host.
     target_alignment: usize,
     /// The most bytes of data in an H2CData PDU.
     h2c_data_size_max: usize,
-    /// By command identifier: the commands in flight.
+    /// The commands in flight, by command identifier.
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u16>,
     out: Vec<u8>,
@@ -120,15 +119,15 @@ fn is_to_host(command: &Command) -> bool {
 }
 
 impl Protocol {
-    /// Starts a connection: the first output asks the target for what `transport` says.
+    /// Starts a connection: the first output asks the target for the settings in `transport`.
     ///
     /// # Panics
-    /// If the alignment is not one that NVMe/TCP has.
+    /// If the alignment is no multiple of 4 from 4 to 128.
     pub fn new(transport: Transport) -> Self {
         let Transport { digests, alignment, in_flight_max, .. } = transport;
         assert!(
             alignment.is_multiple_of(4) && (4..=pdu::ALIGNMENT_MAX).contains(&alignment),
-            "{alignment} is no alignment of NVMe/TCP"
+            "NVMe/TCP has no alignment of {alignment} bytes"
         );
         let mut out = Vec::new();
         let hpda = (alignment / 4 - 1) as u8;
@@ -178,7 +177,7 @@ impl Protocol {
     pub fn submit(&mut self, mut submission: Submission) -> Result<(), Submission> {
         assert!(self.is_initialized, "the target has not answered yet");
         let Submission { command, data, .. } = &mut submission;
-        assert!(data.len() <= DATA_SIZE_MAX, "{} bytes are beyond the limit", data.len());
+        assert!(data.len() <= DATA_SIZE_MAX, "{} bytes of data are beyond the limit", data.len());
         let Some(cid) = self.free.pop() else { return Err(submission) };
         command.cid = cid;
         let size = data.len() as u32;
@@ -214,13 +213,14 @@ impl Protocol {
         self.outcomes.pop_front()
     }
 
-    /// Takes the whole PDUs at the start of `bytes`, and returns how many bytes they had. The
-    /// caller has to pass the rest again, together with bytes received after it: at least
-    /// [`wanted`](Self::wanted) bytes.
+    /// Takes the complete PDUs at the start of `bytes`, and returns their size in bytes. The caller
+    /// keeps the rest, and passes it again together with the bytes that follow. A call with fewer
+    /// than [`wanted`](Self::wanted) bytes takes nothing.
     ///
     /// # Errors
-    /// If the target breaks the protocol, or says that we did. If the target broke it, the output
-    /// ends with a request that says why. After an error, nothing more may be received.
+    /// If the target breaks the protocol, or says that this host broke it. If the target broke the
+    /// protocol, the output then ends with a request that tells the target the reason. After an
+    /// error, the caller must not pass any more bytes.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while let Some(head) = self.head_of(&bytes[taken..])? {
@@ -238,8 +238,8 @@ impl Protocol {
         Ok(taken)
     }
 
-    /// Size of the PDU that `bytes` begin with. If the size is not known yet, it is the size of the
-    /// common header.
+    /// Size of the PDU that `bytes` begin with. If `bytes` are too few to know this size, returns
+    /// the size of the common header.
     ///
     /// # Errors
     /// If `bytes` do not begin with a PDU.

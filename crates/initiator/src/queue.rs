@@ -33,7 +33,7 @@ pub struct Queue {
     /// Outcomes that came while `run` waited for a different one.
     ready: VecDeque<Outcome>,
     own_tokens: u64,
-    /// When a command was last sent.
+    /// When a command was last submitted.
     sent_at: Instant,
 }
 
@@ -90,9 +90,10 @@ impl Queue {
     /// The submission, if the queue is full.
     ///
     /// # Panics
-    /// If bit 63 of the token is set, or if there is too much data.
+    /// If bit 63 of the token is set, or if the data is longer than
+    /// [`DATA_SIZE_MAX`](crate::DATA_SIZE_MAX).
     pub fn submit(&mut self, submission: Submission) -> Result<(), Submission> {
-        assert!(submission.token.0 < OWN_TOKENS, "bit 63 of tokens is the queue's own");
+        assert!(submission.token.0 < OWN_TOKENS, "only the queue itself sets bit 63 of a token");
         self.sent_at = Instant::now();
         self.protocol.submit(submission)
     }
@@ -199,8 +200,8 @@ impl Queue {
     /// Sends and receives as much as it can without waiting.
     fn turn(&mut self) -> Result<(), Error> {
         let sent = self.send();
-        // Before a target closes the connection, it says why. So receive even if sending failed:
-        // the reason is a better error than "the connection is closed".
+        // Before a target closes the connection, it sends the reason. So receive even if sending
+        // failed: the reason is a better error than "the connection is closed".
         self.receive()?;
         sent?;
         self.send()
@@ -226,7 +227,7 @@ impl Queue {
     fn receive(&mut self) -> Result<(), Error> {
         loop {
             let wanted = self.protocol.wanted(&self.inbox[self.start..self.end])?;
-            assert!(wanted <= PDU_SIZE_MAX, "the protocol takes no longer PDU");
+            assert!(wanted <= PDU_SIZE_MAX, "the protocol refuses longer PDUs");
             if self.start == self.end {
                 (self.start, self.end) = (0, 0);
             }
@@ -244,8 +245,8 @@ impl Queue {
                     match received {
                         Ok(taken) => self.start += taken,
                         Err(error) => {
-                            // The output now has the reason for the target. It does not matter here
-                            // whether the target gets it.
+                            // The output now ends with the reason, for the target. The caller gets
+                            // the error even if the target does not get the reason.
                             let _ = self.send();
                             return Err(error);
                         }

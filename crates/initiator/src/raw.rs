@@ -30,7 +30,7 @@ impl RawConnection {
         Ok(Self { stream, digests: Digests::default(), time_max })
     }
 
-    /// Sends an ICReq and receives the ICResp. Later PDUs are received with these digests.
+    /// Sends an ICReq and receives the ICResp. Later PDUs from the target must have these digests.
     ///
     /// # Errors
     /// If the target answers anything but an ICResp, or does not answer.
@@ -70,7 +70,7 @@ impl RawConnection {
     pub fn receive(&mut self) -> Result<(Head, Vec<u8>), Error> {
         let mut pdu = vec![0; COMMON_SIZE];
         self.read(&mut pdu)?;
-        let common = pdu.first_chunk().expect("it was read");
+        let common = pdu.first_chunk().expect("the common header was read");
         let head = Head::decode(common, self.digests, 4, DATA_SIZE_MAX)?;
         pdu.resize(head.size, 0);
         self.read(&mut pdu[COMMON_SIZE..])?;

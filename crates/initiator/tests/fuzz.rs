@@ -1,5 +1,5 @@
-//! Runs the initiator's protocol against random targets. It must not panic, must end, and its
-//! output must stay within what was submitted.
+//! Runs the initiator's protocol against random targets. The protocol must not panic and must come
+//! to an end, and the submissions must limit the size of its output.
 
 use fastrand::Rng;
 use slimio_initiator::{Protocol, Submission, Token, Transport};
@@ -30,14 +30,18 @@ fn one_target(rng: &mut Rng) {
         damage(rng, &mut response, &[]);
     }
     let (mut inbox, mut submitted, mut ended) = (response, 0, 0);
-    // A command's data is never sent twice. So what was submitted limits how much is sent.
+    // A command's data is never sent twice. So the submissions limit the number of bytes that are
+    // sent.
     let mut sent_max = 1 << 10;
     let mut sent = 0;
     for _ in 0..rng.usize(1..40) {
         let taken = protocol.receive(&inbox);
         sent += protocol.output().len();
         protocol.note_sent(protocol.output().len());
-        assert!(sent <= sent_max, "{sent} bytes were sent of {sent_max}");
+        assert!(
+            sent <= sent_max,
+            "{sent} bytes were sent, but the submissions allow only {sent_max}"
+        );
         while let Some(outcome) = protocol.next_outcome() {
             ended += 1;
             assert!(outcome.token.0 < submitted && ended <= submitted);

@@ -212,7 +212,7 @@ pub(crate) fn usable(
     match told {
         Ok(handles) if handles.is_empty() => {
             Err("the namespace was made without placement handles \
-                                                  (nvme create-ns --nphndls --phndls makes one with handles)"
+                                                  (nvme create-ns --nphndls --phndls gives handles)"
                 .into())
         }
         Ok(handles) => Ok(handles),

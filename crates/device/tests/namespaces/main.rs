@@ -443,9 +443,7 @@ fn everything_in_flight_comes_home_when_the_device_goes_away() {
     // This test unplugs the namespace for good, so the test runs only if `SLIMIO_NVME_UNPLUG` is
     // set.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
-        eprintln!(
-            "SKIPPED: this test unplugs a namespace for good, and runs only if SLIMIO_NVME_UNPLUG is set"
-        );
+        eprintln!("SKIPPED: this test unplugs a namespace for good: SLIMIO_NVME_UNPLUG is not set");
         return;
     }
     with_each(&["SMALL_MDTS"], |kind, path| {

@@ -22,7 +22,7 @@ fn initialized(digests: Digests) -> Protocol {
     assert_eq!(sent(&mut protocol).len(), 128);
     let mut response = Vec::new();
     IcResp { pfv: 0, cpda: 0, dgst: digests.bits(), maxh2cdata: 4096 }.push(&mut response);
-    assert_eq!(protocol.receive(&response).expect("it is right"), 128);
+    assert_eq!(protocol.receive(&response).expect("the response is valid"), 128);
     assert!(protocol.is_initialized());
     protocol
 }
@@ -60,8 +60,8 @@ fn a_connection_begins_by_asking_for_digests_and_alignment() {
     assert!(!protocol.is_initialized());
     let mut response = Vec::new();
     IcResp { pfv: 0, cpda: 1, dgst: 1, maxh2cdata: 4096 }.push(&mut response);
-    assert_eq!(protocol.receive(&response[..127]).expect("it is not whole"), 0);
-    assert_eq!(protocol.receive(&response).expect("it is right"), 128);
+    assert_eq!(protocol.receive(&response[..127]).expect("an incomplete response is no error"), 0);
+    assert_eq!(protocol.receive(&response).expect("the response is valid"), 128);
     assert_eq!(protocol.digests(), Digests { header: true, data: false });
 }
 
@@ -71,7 +71,7 @@ fn digests_that_were_not_asked_for_are_refused() {
     sent(&mut protocol);
     let mut response = Vec::new();
     IcResp { pfv: 0, cpda: 0, dgst: 2, maxh2cdata: 4096 }.push(&mut response);
-    let error = protocol.receive(&response).expect_err("nobody asked for it");
+    let error = protocol.receive(&response).expect_err("the host did not ask for this digest");
     assert_eq!(
         error.to_string(),
         "the target sent a wrong PDU: wrong field DGST, at byte 11 of \
@@ -84,9 +84,9 @@ fn digests_that_were_not_asked_for_are_refused() {
 fn a_read_takes_its_data_in_parts_and_ends_with_a_response() {
     for digests in [Digests::default(), BOTH] {
         let mut protocol = initialized(digests);
-        protocol.submit(submission(opcode::nvm::READ, vec![0; 8])).expect("there is room");
+        protocol.submit(submission(opcode::nvm::READ, vec![0; 8])).expect("the queue is not full");
         let bytes = sent(&mut protocol);
-        let command = Head::command(bytes.first_chunk().expect("it has a header"));
+        let command = Head::command(bytes.first_chunk().expect("the capsule has a header"));
         assert_eq!((command.cid, command.sgl), (0, Sgl::transport(8)));
         let mut answer = data(0, 0, &[1; 4], 0, digests);
         answer.extend(data(0, 4, &[2; 4], flags::LAST_PDU, digests));
@@ -95,10 +95,10 @@ fn a_read_takes_its_data_in_parts_and_ends_with_a_response() {
         let (mut taken, mut end) = (0, 0);
         while end < answer.len() {
             end += 1;
-            taken += protocol.receive(&answer[taken..end]).expect("it is right");
+            taken += protocol.receive(&answer[taken..end]).expect("the PDUs are valid");
         }
         assert_eq!(taken, answer.len());
-        let outcome = protocol.next_outcome().expect("it has ended");
+        let outcome = protocol.next_outcome().expect("the command has ended");
         assert_eq!(outcome.token, Token(opcode::nvm::READ.into()));
         assert_eq!(outcome.data, [1, 1, 1, 1, 2, 2, 2, 2]);
         assert_eq!(protocol.in_flight(), 0);
@@ -108,31 +108,33 @@ fn a_read_takes_its_data_in_parts_and_ends_with_a_response() {
 #[test]
 fn a_flag_stands_for_the_response() {
     let mut protocol = initialized(Digests::default());
-    protocol.submit(submission(opcode::nvm::READ, vec![0; 4])).expect("there is room");
+    protocol.submit(submission(opcode::nvm::READ, vec![0; 4])).expect("the queue is not full");
     let answer = data(0, 0, &[7; 4], flags::LAST_PDU | flags::SUCCESS, Digests::default());
-    protocol.receive(&answer).expect("it is right");
+    protocol.receive(&answer).expect("the PDUs are valid");
     assert_eq!(protocol.next_outcome().map(|outcome| outcome.data), Some(vec![7; 4]));
 }
 
 #[test]
 fn small_data_is_in_the_capsule_and_larger_waits_to_be_asked_for() {
     let mut protocol = initialized(BOTH);
-    protocol.submit(submission(opcode::nvm::WRITE, vec![5; 8192])).expect("there is room");
+    protocol.submit(submission(opcode::nvm::WRITE, vec![5; 8192])).expect("the queue is not full");
     let bytes = sent(&mut protocol);
     assert_eq!(bytes.len(), 76 + 8192 + 4);
-    let command = Head::command(bytes.first_chunk().expect("it has a header"));
+    let command = Head::command(bytes.first_chunk().expect("the capsule has a header"));
     assert_eq!(command.sgl, Sgl::in_capsule(8192));
 
     let content: Vec<u8> = (0..8196_u32).map(|at| (at / 32) as u8).collect();
-    protocol.submit(submission(opcode::nvm::WRITE, content.clone())).expect("there is room");
+    protocol
+        .submit(submission(opcode::nvm::WRITE, content.clone()))
+        .expect("the queue is not full");
     let bytes = sent(&mut protocol);
     assert_eq!(bytes.len(), 76);
-    let command = Head::command(bytes.first_chunk().expect("it has a header"));
+    let command = Head::command(bytes.first_chunk().expect("the capsule has a header"));
     assert_eq!((command.cid, command.sgl), (1, Sgl::transport(8196)));
     let mut ask = Vec::new();
     R2t { cccid: 1, ttag: 9, r2to: 0, r2tl: 8192 }.push(&mut ask, BOTH);
     R2t { cccid: 1, ttag: 8, r2to: 8192, r2tl: 4 }.push(&mut ask, BOTH);
-    protocol.receive(&ask).expect("it is right");
+    protocol.receive(&ask).expect("the PDUs are valid");
     let bytes = sent(&mut protocol);
     let (mut at, mut received) = (0, Vec::new());
     for (ttag, datao, datal, is_last) in
@@ -156,25 +158,29 @@ fn small_data_is_in_the_capsule_and_larger_waits_to_be_asked_for() {
 fn a_full_queue_hands_submissions_back_and_outcomes_make_room() {
     let mut protocol = initialized(Digests::default());
     for _ in 0..3 {
-        protocol.submit(submission(opcode::nvm::FLUSH, Vec::new())).expect("there is room");
+        protocol.submit(submission(opcode::nvm::FLUSH, Vec::new())).expect("the queue is not full");
     }
     let back = protocol.submit(submission(opcode::nvm::FLUSH, Vec::new()));
     assert_eq!(back, Err(submission(opcode::nvm::FLUSH, Vec::new())));
-    protocol.receive(&completion(1, Digests::default())).expect("it is right");
+    protocol.receive(&completion(1, Digests::default())).expect("the PDUs are valid");
     assert_eq!(protocol.in_flight(), 2);
-    protocol.submit(submission(opcode::nvm::FLUSH, Vec::new())).expect("there is room");
+    protocol.submit(submission(opcode::nvm::FLUSH, Vec::new())).expect("the queue is not full");
 }
 
 #[test]
 fn wrong_data_digests_fail_the_command_and_wrong_header_digests_the_connection() {
     let mut protocol = initialized(BOTH);
-    protocol.submit(submission(opcode::nvm::READ, vec![0; 4])).expect("there is room");
+    protocol.submit(submission(opcode::nvm::READ, vec![0; 4])).expect("the queue is not full");
     let mut answer = data(0, 0, &[7; 4], flags::LAST_PDU, BOTH);
     let last = answer.len() - 1;
     answer[last] ^= 1;
     answer.extend(completion(0, BOTH));
-    protocol.receive(&answer).expect("the connection goes on");
-    let error = protocol.next_outcome().expect("it has ended").checked().expect_err("it failed");
+    protocol.receive(&answer).expect("a wrong data digest does not end the connection");
+    let error = protocol
+        .next_outcome()
+        .expect("the command has ended")
+        .checked()
+        .expect_err("the command failed");
     assert_eq!(error.to_string(), "read: transient transport error (0:22h)");
     let mut answer = completion(0, BOTH);
     answer[9] ^= 1;
@@ -197,7 +203,8 @@ fn what_a_target_must_not_send_ends_the_connection() {
     pdu::push_command(&mut ours, &Command::new(0, 0), &[], none, 4);
     let mut said = Vec::new();
     TermReq::push(&mut said, Kind::C2hTermReq, PduError::field("HLEN", 2), &[]);
-    // Command 0 is a read of 8 bytes, command 1 a write of 9000, and there is no command 2.
+    // Command 0 is a read of 8 bytes, command 1 is a write of 9000 bytes, and there is no command
+    // 2.
     for (answer, text) in [
         (completion(2, none), "SQE.CID"),
         (completion(99, none), "SQE.CID"),
@@ -218,8 +225,10 @@ fn what_a_target_must_not_send_ends_the_connection() {
         (said, "InvalidHeader (1), information 0x2"),
     ] {
         let mut protocol = initialized(none);
-        protocol.submit(submission(opcode::nvm::READ, vec![0; 8])).expect("there is room");
-        protocol.submit(submission(opcode::nvm::WRITE, vec![0; 9000])).expect("there is room");
+        protocol.submit(submission(opcode::nvm::READ, vec![0; 8])).expect("the queue is not full");
+        protocol
+            .submit(submission(opcode::nvm::WRITE, vec![0; 9000]))
+            .expect("the queue is not full");
         sent(&mut protocol);
         let error = protocol.receive(&answer).expect_err(text);
         assert!(error.to_string().contains(text), "{text}: {error}");
