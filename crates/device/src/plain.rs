@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Adding to `finished` makes the event descriptor readable, and emptying `finished` makes it
-//! unreadable. Both happen under the lock, so the descriptor is readable exactly while `finished`
-//! is not empty.
+//! unreadable. Both changes happen under the lock, so the descriptor is readable exactly while
+//! `finished` is not empty.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -119,8 +119,8 @@ impl SharedMemory {
     /// still held after this time.
     pub fn lock_for(&self, part: usize, patience: Duration) -> Option<Part<'_>> {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the calls store and read a time at the pointer, which points to one. `create` has
-        // made the lock, in memory that is mapped.
+        // SAFETY: the calls store and read a time at the pointer, which points to a `timespec`.
+        // `create` has made the lock, in memory that is mapped.
         let result = unsafe {
             libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now);
             let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) + patience;
@@ -160,7 +160,7 @@ impl SharedMemory {
         unlocked.fetch_add(1, Ordering::SeqCst);
         if waiters.load(Ordering::SeqCst) > 0 {
             let (address, all) = (unlocked.as_ptr(), libc::c_int::MAX);
-            // SAFETY: the call uses the address only as a name.
+            // SAFETY: the kernel uses the address only to find the waiting threads.
             unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, all) };
         }
     }

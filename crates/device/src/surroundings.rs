@@ -81,8 +81,8 @@ impl FileSystem {
         let mut notes = Vec::new();
         match kind.as_str() {
             "btrfs" => notes.push(
-                "btrfs writes metadata with each durable write, although the volume's files are \
-                 overwritten in place where it allows that; ext4 or XFS would be faster"
+                "btrfs writes metadata with each durable write, even where it overwrites the \
+                 volume's files in place; ext4 or XFS would be faster"
                     .into(),
             ),
             "bcachefs" | "zfs" | "f2fs" | "nilfs2" => notes.push(format!(
@@ -93,14 +93,14 @@ impl FileSystem {
                 "{kind} is memory: its files do not survive a restart of the machine"
             )),
             "overlay" => notes.push(
-                "this is a container's own layer (overlay): a mounted volume would be faster and \
-                 outlive the container"
+                "the files are in a container's own layer (overlay): a mounted volume would be \
+                 faster and outlive the container"
                     .into(),
             ),
             "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "fuse" | "ceph" | "virtiofs" => {
                 notes.push(format!(
-                    "{kind} is not a local disk: whether a flush makes data durable depends on the \
-                     other side"
+                    "{kind} is not a local disk: its server decides whether a flush makes data \
+                     durable"
                 ));
             }
             "unknown" => notes.push("the type of the file system is not known".into()),

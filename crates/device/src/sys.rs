@@ -39,7 +39,7 @@ pub(crate) fn memfd(name: &CStr) -> io::Result<File> {
 /// Size in bytes of a block device.
 pub(crate) fn block_device_size(file: &File) -> io::Result<u64> {
     let mut size: u64 = 0;
-    // SAFETY: BLKGETSIZE64 stores one `u64` at the pointer, which points to one.
+    // SAFETY: BLKGETSIZE64 stores a `u64` at the pointer, which points to a `u64`.
     check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
     Ok(size)
 }
@@ -137,7 +137,7 @@ pub(crate) fn mount_id(file: &File) -> Option<u64> {
 /// The smallest unit, in bytes, that a block device can read and write.
 pub(crate) fn logical_block_size(file: &File) -> io::Result<u64> {
     let mut size: libc::c_int = 0;
-    // SAFETY: BLKSSZGET stores one `int` at the pointer, which points to one.
+    // SAFETY: BLKSSZGET stores an `int` at the pointer, which points to an `int`.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut size) })?;
     Ok(size.unsigned_abs().into())
 }
@@ -271,7 +271,7 @@ pub(crate) fn has_holes(file: &File) -> io::Result<bool> {
 /// empty.
 pub(crate) fn set_no_copy_on_write(file: &File) -> io::Result<()> {
     let flags = flags(file)? | FS_NOCOW_FL;
-    // SAFETY: the call reads one `long` at the pointer, which points to one.
+    // SAFETY: the call reads a `long` at the pointer, which points to a `long`.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &raw const flags) })?;
     Ok(())
 }

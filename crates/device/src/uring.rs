@@ -5,10 +5,7 @@
 //! The reason is durable writes to files: the kernel would finish such a write of the ring on
 //! another thread, which costs a time slice when all cores are busy.
 
-#![expect(
-    unsafe_code,
-    reason = "the trait that makes promises about memory is unsafe to implement"
-)]
+#![expect(unsafe_code, reason = "the trait `Memory` is unsafe to implement")]
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -199,9 +196,7 @@ impl UringPath {
             }
             Step::Held => {
                 let place = self.held.iter().position(|(held, _)| *held == op);
-                let (_, held) = self.held.swap_remove(
-                    place.expect("the completion is held until its operation of the ring ends"),
-                );
+                let (_, held) = self.held.swap_remove(place.expect("the completion is held"));
                 let result = held.result.and(completion.result);
                 return Some(Completion { result, ..held });
             }
@@ -376,7 +371,7 @@ fn costs_less_as_plain_call(target: &Target, op: &Op) -> bool {
     !(flushes_needlessly && matches!(op, Op::Write { durable: true, .. }))
 }
 
-/// Whether an operation is empty. The kernel would reject its range.
+/// Whether an operation has an empty range, which the kernel would reject.
 fn is_empty(op: &Op) -> bool {
     matches!(op, Op::Deallocate { range } if range.start == range.end)
 }
@@ -453,9 +448,7 @@ mod tests {
             let Some(UringPath { mut target, .. }) = path() else { return };
             target.claim = Some(Claim::of_directory(place.path()).expect("the claim is free"));
             let path = UringPath::new(target, &Extras { polling, pool: None });
-            let mut path = path
-                .map_err(|(_, refusal)| refusal)
-                .expect("a ring could be made for the first path");
+            let mut path = path.map_err(|(_, refusal)| refusal).expect("a ring can be made again");
             // Now only the ring keeps the claim, as after the end of a process with an operation in
             // flight.
             path.target.claim = None;
@@ -506,19 +499,13 @@ mod tests {
             placement: PlacementId::default(),
             durable,
         };
-        assert!(
-            !goes_through_the_ring(path, write(true)),
-            "a durable write to a file is a plain call"
-        );
+        assert!(!goes_through_the_ring(path, write(true)), "a write to a file is a plain call");
         path.target.kind = TargetKind::BlockDevice;
         assert!(goes_through_the_ring(path, write(true)));
         assert!(!goes_through_the_ring(path, write(false)));
         assert!(!goes_through_the_ring(path, Op::Flush));
         path.target.write_cache = WriteCache::Stable;
-        assert!(
-            !goes_through_the_ring(path, write(true)),
-            "a plain call does not flush a stable cache"
-        );
+        assert!(!goes_through_the_ring(path, write(true)), "a stable cache needs no flush");
         path.target.write_streams = 2;
         assert!(goes_through_the_ring(path, write(false)), "only the ring can name a stream");
     }
@@ -562,10 +549,7 @@ mod tests {
             path.settle(path.held[0].0, step, refused).is_none(),
             "an ordinary write and a flush follow, so there is no completion yet"
         );
-        assert!(
-            !path.target.has_durable_writes,
-            "the path makes no second attempt at a single durable write"
-        );
+        assert!(!path.target.has_durable_writes, "the path stops asking for durable writes");
         let mut completions = Vec::new();
         while path.in_flight() > 0 {
             path.wait(None, &mut completions);

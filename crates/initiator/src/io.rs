@@ -53,12 +53,12 @@ impl IoQueue {
         self.lba_size
     }
 
-    /// Makes the command that reads blocks. Submit it with room for the blocks as its data.
+    /// Makes the command that reads blocks. Submit the command together with room for the blocks.
     pub fn read_command(&self, lba: u64, lbas: u32) -> Command {
         Command::new(opcode::nvm::READ, 0).nsid(self.nsid).blocks(lba, lbas)
     }
 
-    /// Makes the command that writes blocks. Submit it with the blocks as its data.
+    /// Makes the command that writes blocks. Submit the command together with the blocks.
     pub fn write_command(&self, lba: u64, lbas: u32, placed: Placed) -> Command {
         placed.on(Command::new(opcode::nvm::WRITE, 0).nsid(self.nsid).blocks(lba, lbas))
     }

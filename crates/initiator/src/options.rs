@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slimio_nvme::pdu::Digests;
 
-/// The names and addresses for a connection, and its settings.
+/// The settings of a connection, with the target's address and the names of both sides.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The address on which the target listens.

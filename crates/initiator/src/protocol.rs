@@ -199,7 +199,7 @@ impl Protocol {
         &self.out[self.sent..]
     }
 
-    /// Notes that the first `bytes` bytes of the output were sent.
+    /// Records that the first `bytes` bytes of the output were sent.
     pub fn note_sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.sent == self.out.len() {

@@ -1,9 +1,6 @@
 //! The memory that a command reads into or writes from: a whole buffer, or a part of a buffer.
 
-#![expect(
-    unsafe_code,
-    reason = "the trait that makes promises about memory is unsafe to implement"
-)]
+#![expect(unsafe_code, reason = "the trait `Memory` is unsafe to implement")]
 
 use std::sync::Arc;
 

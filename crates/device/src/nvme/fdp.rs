@@ -211,8 +211,8 @@ pub(crate) fn usable(
 ) -> Result<Vec<PlacementHandle>, String> {
     match told {
         Ok(handles) if handles.is_empty() => {
-            Err("the namespace was made without placement handles \
-                                                  (nvme create-ns --nphndls --phndls gives handles)"
+            Err("the namespace was made without placement handles (nvme create-ns --nphndls \
+                 --phndls makes one with handles)"
                 .into())
         }
         Ok(handles) => Ok(handles),

@@ -227,7 +227,7 @@ impl NvmePath {
         unsafe { self.ring.command(self.fd, command, data, step) };
     }
 
-    /// Notes the end of a command. The last command of an operation ends the operation.
+    /// Records the end of a command. The last command of an operation ends the operation.
     fn settle(
         &mut self,
         step: Command,

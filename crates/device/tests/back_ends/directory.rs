@@ -382,7 +382,7 @@ fn a_reflinked_file_is_told_of() {
     assert!(sharing(&directory), "{:?}", directory.notes());
 }
 
-/// ramfs has neither direct I/O nor a way to reserve space. A directory on it must still work.
+/// ramfs has neither direct I/O nor a way to reserve space. A directory on ramfs must still work.
 #[test]
 fn a_file_system_without_anything_will_do() {
     let _alone = alone();

@@ -203,8 +203,8 @@ fn what_a_target_must_not_send_ends_the_connection() {
     pdu::push_command(&mut ours, &Command::new(0, 0), &[], none, 4);
     let mut said = Vec::new();
     TermReq::push(&mut said, Kind::C2hTermReq, PduError::field("HLEN", 2), &[]);
-    // Command 0 is a read of 8 bytes, command 1 is a write of 9000 bytes, and there is no command
-    // 2.
+    // Command 0 is a read of 8 bytes, and command 1 is a write of 9000 bytes. No other command is
+    // in flight.
     for (answer, text) in [
         (completion(2, none), "SQE.CID"),
         (completion(99, none), "SQE.CID"),
