@@ -333,9 +333,9 @@ pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     timeout: Option<Duration>,
 ) {
     // If the kernel has no memory for an operation at the moment, the operation stays queued for
-    // the next call. If the kernel accepts no operations at all any more, the queued ones end with
-    // an error. From then on, the call below no longer waits for operations that the kernel already
-    // has, so this thread sleeps a moment instead.
+    // the next call. If the kernel accepts no operations at all any more, the queued operations end
+    // with an error. From then on, the call below no longer waits for operations that the kernel
+    // already has, so this thread sleeps a moment instead.
     if ring.submit_and_wait(min, timeout).is_err()
         && ring.refused().is_some()
         && min > 0

@@ -94,7 +94,7 @@ impl FdpEvent {
 
 /// A device's account of its data placement. The account also makes placements go on in fresh
 /// reclaim units. Most functions send the device a command and wait for the answer. So the thread
-/// that runs the clients' commands must not call them.
+/// that runs the clients' commands must not call these functions.
 pub trait FdpAccount: Send + Sync {
     /// Number of the device's own blocks in a reclaim unit; `None` if the device does not report
     /// it.

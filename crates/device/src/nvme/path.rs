@@ -134,7 +134,7 @@ impl NvmePath {
     }
 
     /// Turns a read or write into as many commands as it needs. `command` makes each command from
-    /// two numbers: the blocks that the earlier commands transfer, and the blocks that the new
+    /// two numbers: how many blocks the earlier commands transfer, and how many blocks the new
     /// command is to transfer.
     fn transfer(
         &mut self,
