@@ -153,8 +153,8 @@ pub trait Media {
         None
     }
 
-    /// Opens a path in which all free extents are contiguous. The superblock that was read says
-    /// which extents are free. `None` if areas are files.
+    /// Opens a path on which all free extents appear as one contiguous range. The superblock that
+    /// was read says which extents are free. `None` if areas are files.
     ///
     /// # Errors
     /// If the path can't be opened.
@@ -204,8 +204,8 @@ pub trait Media {
     /// If there is no room for the buffers.
     fn make_buffers(&mut self, count: usize, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
-    /// Whether bytes that are stored in these buffers outlive the process. If they do not,
-    /// [opened](Self::open_buffers) buffers are not used again.
+    /// Whether the bytes in the log's buffers outlive the process. If they do not, recovery does
+    /// not use the [opened](Self::open_buffers) buffers again.
     fn buffers_outlive_process(&self) -> bool;
 
     /// Whether blocks that were never written must be zeroed before the log uses them. In a file
@@ -214,8 +214,8 @@ pub trait Media {
     fn fresh_blocks_need_zeroing(&self) -> bool;
 
     /// How the medium is reached now, and why it is not reached in a better way. The texts in
-    /// [`Storage`] are from before any path was opened. Some paths may have fallen back to a worse
-    /// way later. `None` if paths to this medium never fall back.
+    /// [`Storage`] are from before any path was opened, and some paths may since have fallen back
+    /// to a worse way. `None` if paths to this medium never fall back.
     fn io_path(&self) -> Option<(String, String)> {
         None
     }

@@ -2,8 +2,8 @@
 //!
 //! Two copies are at the head of the area and two at its end. An update with an even sequence
 //! writes copies 0 and 2, and an update with an odd sequence writes copies 1 and 3. The first copy
-//! is durable before the second is written. So if an update is interrupted, whatever it leaves in
-//! its two copies, both copies of the previous superblock are intact.
+//! is durable before the second is written. An interrupted update may leave its own two copies in
+//! any state, but both copies of the previous superblock stay intact.
 
 use slimio_device::{Buffer, Device, DeviceError, LBA_SIZE, Lba, Op};
 use slimio_planted::is_planted;
@@ -134,7 +134,10 @@ impl SuperblockCopy {
 impl Superblock {
     /// Encodes a copy, and returns its bytes and their checksum.
     pub(crate) fn encode(&self) -> (Vec<u8>, u64) {
-        assert!(self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize, "the map has a limit");
+        assert!(
+            self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize,
+            "the map has at most `WAL_SLOTS_MAX` slots"
+        );
         let mut bytes = vec![0; at::SIZE];
         bytes[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::SUPERBLOCK_MAGIC);
         put_u32(&mut bytes, at::VERSION, self.version());
@@ -181,7 +184,7 @@ impl Superblock {
             return SuperblockCopy::Unfinished;
         }
         if bytes[at::MAGIC..at::MAGIC + 8] != layout::SUPERBLOCK_MAGIC {
-            return SuperblockCopy::damaged("it does not start as a superblock does", false);
+            return SuperblockCopy::damaged("it does not start like a superblock", false);
         }
         let version = u32_at(bytes, at::VERSION);
         if !(layout::FORMAT_VERSION..=layout::FORMAT_VERSION_TYPES).contains(&version) {
@@ -202,7 +205,7 @@ impl Superblock {
         volume_id.copy_from_slice(&bytes[at::VOLUME_ID..at::VOLUME_ID + 16]);
         let slot_count = u32_at(bytes, at::WAL_SLOT_COUNT);
         if slot_count > layout::WAL_SLOTS_MAX {
-            return Err(format!("it maps {slot_count} slots"));
+            return Err(format!("it maps {slot_count} slots of the log, which is too many"));
         }
         let mut wal_slots = Vec::with_capacity(slot_count as usize);
         for index in 0..slot_count as usize {
@@ -211,7 +214,7 @@ impl Superblock {
             wal_slots.push(match entry >> at::MAP_KIND_SHIFT {
                 0 if segment == 0 => None,
                 at::MAP_WAL if segment > 0 => Some(segment),
-                _ => return Err(format!("slot {index} holds something unknown")),
+                _ => return Err(format!("slot {index} of the log holds something unknown")),
             });
         }
         let superblock = Self {
@@ -257,8 +260,8 @@ impl Superblock {
         if superblock.sequence == u64::MAX {
             return Err("its sequence is the highest possible".into());
         }
-        // Bytes that this version does not know must be zero. If they are not, encoding the
-        // superblock again gives other bytes.
+        // Bytes that this version does not know must be zero. If any of them is not zero, encoding
+        // the superblock again gives other bytes.
         if superblock.encode().0 != bytes {
             return Err("it holds something that this version does not know".into());
         }
@@ -318,7 +321,7 @@ impl Superblock {
         assert_eq!(
             Self::decode(&bytes),
             SuperblockCopy::Valid(Box::new(self.clone()), checksum),
-            "what is written can be read"
+            "a superblock can be decoded before it is written"
         );
         for copy in copies {
             let mut buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);

@@ -19,7 +19,7 @@ pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> 
     put_u32(&mut buffer, at::VERSION, layout::FORMAT_VERSION);
     let checksum = hash(&buffer[..at::CHECKSUM]);
     put_u64(&mut buffer, at::CHECKSUM, checksum);
-    assert!(is_mark(&buffer), "what is written can be read");
+    assert!(is_mark(&buffer), "the new mark is whole");
     let placement = Lifetime::Superblock.placement();
     io::run(superblock_path, Op::Write { lba: Lba(0), buffer, placement, durable: true }).map(drop)
 }

@@ -45,9 +45,9 @@ impl Log {
         }
     }
 
-    /// The largest number of blocks that the next snapshot can take. All the room of the log is
-    /// counted, because records may fill it before the snapshot begins. If `is_coming`, this room
-    /// includes the segment that is being prepared.
+    /// The largest number of blocks that the next snapshot can take. All the room that the log has
+    /// is counted, because records may fill this room before the snapshot begins. If `is_coming`,
+    /// the segment that is being prepared is counted, too.
     fn longest_snapshot(&self, is_coming: bool) -> u64 {
         let (_, ready) = self.segments.capacity_and_free();
         let coming = if is_coming { self.geometry.segment_size() } else { 0 };
@@ -55,8 +55,8 @@ impl Log {
         self.snapshot_need.data_lbas + growth / LBA_SIZE as u64
     }
 
-    /// Bytes of the file system that the running snapshot, if there is one, and the next snapshot
-    /// need in addition to the blocks of their slots. 0 on a device.
+    /// Bytes of the file system that snapshots need in addition to the blocks of their slots.
+    /// Counts the next snapshot, and the running one if there is one. 0 on a device.
     pub(super) fn snapshot_space(&self) -> u64 {
         if self.pool.is_some() || is_planted("snapshot-space-taken") {
             return 0;
@@ -67,9 +67,10 @@ impl Log {
         }
     }
 
-    /// Bytes of the file system that the snapshot after the planned one will need. 0 on a device,
-    /// because the [pool](Pool) leaves the space that this snapshot needs. Also 0 if the planned
-    /// snapshot is a WAL-snapshot, because the log is short after it. Also 0 if the log is not on.
+    /// Bytes of the file system that the snapshot after the planned one will need in addition to
+    /// the blocks of its slot. 0 on a device, because the [pool](Pool) leaves the space that this
+    /// snapshot needs. Also 0 if the planned snapshot is a WAL-snapshot, because the log is short
+    /// after a WAL-snapshot. Also 0 if the log is not on.
     pub fn space_behind(&self, plan: &SnapshotPlan) -> u64 {
         let needs_none = plan.kind == SnapshotKind::Wal || self.log_state() != LogState::On;
         if self.pool.is_some() || needs_none || is_planted("save-takes-all") {
@@ -85,7 +86,7 @@ impl Log {
         self.longest_snapshot(true).saturating_sub(has) * LBA_SIZE as u64
     }
 
-    /// Blocks of a slot. If there are two reserves, the longer one is written next.
+    /// Blocks of a slot. If there are two reserves, the next snapshot goes to the longer one.
     pub(super) fn slot_lbas(&self, slot: SlotName) -> u64 {
         match &self.pool {
             Some(pool) => pool.usage().slots[slot.index()],

@@ -78,7 +78,10 @@ impl Log {
         let last_used = record.used;
         record.finish_batch(if is_planted("staged-unended") { 0 } else { record::LAST });
         self.close_batch();
-        assert!(self.open.is_none(), "an open batch holds a record, so it was closed");
+        assert!(
+            self.open.is_none(),
+            "no batch is open, because `close_batch` closes every batch that holds a record"
+        );
         self.stats.records += 1;
         assert!(!record.full.is_empty(), "a staged record has a payload");
         let last = record.full.len() - 1;
@@ -101,7 +104,10 @@ impl Log {
             self.stats.record_bytes += (used - batch::SIZE) as u64;
             self.close(batch);
         }
-        debug_assert!(self.has_place(), "room is asked for before");
+        debug_assert!(
+            self.has_place(),
+            "the caller has checked that the log has room for the record"
+        );
         self.appended
     }
 }

@@ -27,7 +27,8 @@ use crate::{Lsn, Policy};
 /// small commits fit into it.
 const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
 
-/// After this many lone commits in a row, more lone commits are expected.
+/// After this many lone commits in a row (small ones, with nothing else in flight), the log expects
+/// more of them.
 const LONE_COMMITS_MIN: u32 = 3;
 
 /// A pair of blocks, and the batch that grows in it.
@@ -92,7 +93,8 @@ impl Log {
         batch: OpenBatch,
         now: Instant,
     ) {
-        let mut image = tail.image.take().expect("a tail that is taken has its image");
+        let mut image =
+            tail.image.take().expect("`take_tail` returns no tail whose image is still in flight");
         let records = &batch.buffer[batch::SIZE..batch.used];
         image[tail.used..tail.used + records.len()].copy_from_slice(records);
         let walk = Records::new(&batch.buffer[..batch.used], self.salt, batch.first_lsn);

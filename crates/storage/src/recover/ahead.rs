@@ -1,5 +1,6 @@
-//! Reads ahead in the log, with several large reads in flight. The data is not copied: it is
-//! examined in the buffers that it was read into.
+//! Reads ahead in the log, with several large reads in flight. The caller looks at the data in the
+//! buffers that the reads have filled. Data is copied only if a view needs the data of several
+//! reads.
 
 use std::collections::VecDeque;
 
@@ -72,7 +73,7 @@ impl ReadAhead {
         idle: &mut dyn FnMut(),
     ) -> Result<&[u8], Error> {
         let end = at + lbas;
-        assert!(end <= self.end(), "the log ends before");
+        assert!(end <= self.end(), "a view must not go on after the end of the log");
         self.forget_before(device, at, idle)?;
         loop {
             self.submit(device, end);
@@ -90,12 +91,12 @@ impl ReadAhead {
         let first = &self.chunks[0];
         let from = (at - first.start) as usize * LBA_SIZE;
         if end <= first.start + first.lbas {
-            let buffer = first.buffer.as_ref().expect("it is there");
+            let buffer = first.buffer.as_ref().expect("the read of this chunk is over");
             return Ok(&buffer[from..from + lbas as usize * LBA_SIZE]);
         }
         self.scratch.clear();
         for chunk in self.chunks.iter().take_while(|chunk| chunk.start < end) {
-            let buffer = chunk.buffer.as_ref().expect("it is there");
+            let buffer = chunk.buffer.as_ref().expect("the read of this chunk is over");
             let from = at.saturating_sub(chunk.start) as usize * LBA_SIZE;
             let to = (end - chunk.start).min(chunk.lbas) as usize * LBA_SIZE;
             self.scratch.extend_from_slice(&buffer[from..to]);

@@ -95,8 +95,8 @@ impl Chain {
         }
     }
 
-    /// Follows the log until no batch continues it. Then notes the claims of the batches after the
-    /// log's end.
+    /// Follows the log until no batch continues it. Then looks for whole batches after the log's
+    /// end, and returns the [`Claims`].
     pub(crate) fn follow(
         &mut self,
         device: &mut dyn Device,
@@ -183,7 +183,7 @@ impl Chain {
         result
     }
 
-    /// Checks whether the log was followed up to the cut of the last recovery, and notes it. The
+    /// Sets `has_reached_cut` if the log was followed up to the cut of the last recovery. The
     /// parent checksum identifies the cut: each batch's checksum covers its parent's checksum, so
     /// the chain of checksums covers everything before the cut.
     fn check_cut(&mut self, superblock: &Superblock) {
@@ -191,9 +191,9 @@ impl Chain {
     }
 
     /// Returns the batch that continues the log. `candidates` are the batches that start at `at`
-    /// and could continue the log. Those with the most records come last. Some candidates may be
-    /// dead. A dead batch was submitted by a process that died. It reached the device only after a
-    /// later epoch had continued the log without this batch.
+    /// and could continue the log, sorted by the size of their records, the largest last. Some
+    /// candidates may be dead. A dead batch was submitted by a process that died. It reached the
+    /// device only after a later epoch had continued the log without this batch.
     fn choose(
         &self,
         ahead: &mut ReadAhead,
@@ -221,8 +221,8 @@ impl Chain {
 
     /// Whether a later epoch has continued the log in the next segment, without this batch. If the
     /// first batch of an epoch does not fit after the epoch's cut, it goes to the next segment, and
-    /// old data stays in place after the cut. The superblock can't tell which data is old, because
-    /// it has only the cut of the last recovery.
+    /// the old data after the cut stays in place. The superblock can't tell which data is old,
+    /// because it has only the cut of the last recovery.
     fn is_passed_over(
         &self,
         ahead: &mut ReadAhead,
@@ -244,8 +244,8 @@ impl Chain {
         let Some(later) = read_header(bytes, superblock.volume_id, batch_size) else {
             return Ok(false);
         };
-        // The LSNs may differ, because the batch of `header` may begin with the rest of a record
-        // that was cut off.
+        // The two first LSNs may differ, because the batch of `header` may begin with the rest of a
+        // record that was cut off.
         let is_elsewhere =
             later.first_lsn != header.first_lsn && is_planted("passed-over-by-whole-records");
         if later.epoch <= header.epoch || is_elsewhere || !self.is_next(&later, superblock) {
@@ -255,10 +255,12 @@ impl Chain {
         Ok(is_whole(&bytes[rest as usize * LBA_SIZE..], superblock.volume_id, &later))
     }
 
-    /// Whether the batch with this header, which is whole, continues the log.
+    /// Whether the batch with this header continues the log. The caller has checked that the batch
+    /// is whole.
     fn is_next(&self, header: &Header, superblock: &Superblock) -> bool {
         let cut = superblock.cut.lsn;
-        // A later commit of a tail pair also has the records of the pair's earlier commits.
+        // A later commit of a tail pair repeats the records of the pair's earlier commits. So it
+        // may start before the cut even though it was written after the cut.
         let is_grown = match header.kind {
             Kind::Plain => false,
             Kind::TailFirst => !is_planted("tail-first-forgotten"),
@@ -310,7 +312,7 @@ impl Chain {
         view: &RecordView<'_>,
         sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
-        assert_eq!(view.start, self.next, "fragments are taken in order");
+        assert_eq!(view.start, self.next, "each fragment starts where the last one ended");
         self.next = view.end;
         if view.end > self.start {
             self.join(view, sink)?;
@@ -418,8 +420,8 @@ fn find(
     find_from(ahead, device, superblock, at, at, idle)
 }
 
-/// Like [`find`], at a position after `from`. The blocks from `from` on can still be viewed
-/// afterwards.
+/// Like [`find`], for the position `at`, which is not before `from`. The blocks from `from` on can
+/// still be viewed afterwards.
 fn find_from(
     ahead: &mut ReadAhead,
     device: &mut dyn Device,

@@ -116,9 +116,9 @@ pub(crate) fn examine(
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // If the fragments are older than the buffers, the recovery that made the buffers has cut the
-    // fragments off. If the fragments are not older, the rest of their record may be in the
-    // buffers.
+    // The log may end with fragments of an incomplete record. If they are older than the buffers,
+    // the recovery that made the buffers has cut them off. If they are not older, the rest of their
+    // record may be in the buffers.
     let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
     if is_planted("pending-kept-by-interrupted") {
         was_cut &= superblock.buffers_epoch == superblock.epoch;
@@ -143,10 +143,12 @@ pub(crate) fn examine(
     rescue::check_read(&buffers)?;
     let told = rescue::told_durable(&buffers, &superblock);
     let counts = choice == RootChoice::InForce || is_planted("told-hinders-rollback");
-    // `told` was the end of a record, so it is compared with the end of the last complete record.
+    // `told` is the end of a record, so the end of the last complete record is compared with
+    // `told`.
     if chain.complete < told && counts {
-        let what =
-            format!("it ends there, but the mapped buffers say that it was durable up to {told}");
+        let what = format!(
+            "the log ends too early: the mapped buffers say that it was durable up to LSN {told}"
+        );
         if !salvage {
             return Err(Error::Damaged { lsn: chain.complete, what });
         }
@@ -236,10 +238,11 @@ pub(crate) fn load_extents(media: &dyn Media, superblock: &Superblock) -> Result
                 // Somebody has copied a superblock from a file to a device, or from a device to a
                 // file.
                 let (on, of) = match media.pool() {
-                    Some(_) => ("a device", "in files"),
+                    Some(_) => ("on a device", "in files"),
                     None => ("in files", "on a device"),
                 };
-                let what = format!("this is {on}, but the superblock is that of a volume {of}");
+                let what =
+                    format!("the volume is {on}, but the superblock is that of a volume {of}");
                 return Err(Error::SuperblocksDamaged { copies: vec![what] });
             }
             Err(Error::OtherVersion { found, supported })
@@ -276,7 +279,7 @@ fn describe_fault(copy: &SuperblockCopy) -> String {
     match copy {
         SuperblockCopy::Valid(..) => "valid".into(),
         SuperblockCopy::Empty => "empty".into(),
-        SuperblockCopy::Unfinished => "a volume that was being made".into(),
+        SuperblockCopy::Unfinished => "the mark of a volume that was being made".into(),
         SuperblockCopy::OtherVersion(version) => format!("format version {version}"),
         SuperblockCopy::Damaged { why, .. } => why.clone(),
     }
@@ -319,8 +322,8 @@ fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
     Ok(segments)
 }
 
-/// The highest superblock sequence that is found in the first batch of a slot, among the slots that
-/// the superblock does not map.
+/// The highest superblock sequence that any first batch of a segment names, in those slots of the
+/// log's area that the superblock does not map.
 fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, Error> {
     let geometry = superblock.geometry;
     let slots = (wal.geometry().lba_count / geometry.segment_lbas) as usize;
@@ -334,8 +337,9 @@ fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, 
     Ok(newest)
 }
 
-/// Whether a newer superblock may have been complete, and was damaged later. A newer superblock
-/// would have been in the other two copies, so there was none if one of these copies is valid.
+/// Whether there may have been a newer superblock whose two copies were damaged later. A newer
+/// superblock would have overwritten the two copies that do not hold this superblock. So if either
+/// of those two is valid, there was no newer superblock.
 fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
     let own = superblock.copies();
     let mut others = (0..).zip(copies).filter(|(copy, _)| !own.contains(copy));
@@ -343,8 +347,8 @@ fn may_be_older(copies: &[SuperblockCopy], superblock: &Superblock) -> bool {
         && !others.any(|(_, copy)| matches!(copy, SuperblockCopy::Valid(..)))
 }
 
-/// Like [`newest_outside`], in free extents. The start of each extent is read, because a segment in
-/// a new extent starts where the extent starts.
+/// Like [`newest_outside`], but in the free extents. The start of each extent is read, because a
+/// segment in a new extent starts where the extent starts.
 fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64, Error> {
     let (Some(mut free), Some(extents)) = (media.open_free()?, &superblock.extents) else {
         return Ok(0);
@@ -380,20 +384,20 @@ fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Re
     Ok(if is_batch { header.superblock_sequence } else { 0 })
 }
 
-/// Why the end that was found can't be the log's real end; `None` if nothing speaks against it.
+/// Why the log can't really end where `chain` ends; `None` if the log may end there.
 fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<String> {
     let Claims { durable, superblock_sequence, .. } = *claims;
     let (end, Place { segment, lba, .. }) = (chain.next, chain.place);
-    // The first segment was zeroed when the volume was made, so it can't hold anything older. Other
-    // segments may hold old data of the device.
+    // The first segment was zeroed when the volume was made, so it can't hold data that is older
+    // than the volume. Other segments may hold old data of the device.
     if claims.is_foreign && superblock.start.segment == FIRST_SEGMENT {
-        return Some("it is another volume's: it does not belong to this superblock".into());
+        return Some("the log is another volume's: it does not belong to this superblock".into());
     }
     let place = format!("at block {lba} of segment {segment}");
     if superblock_sequence > superblock.sequence && !is_planted("no-fallback-check") {
         return Some(format!(
-            "the superblock has sequence {}, but later data names {superblock_sequence}: its \
-             newest copies are lost",
+            "the superblock has sequence {}, but later data on the volume names sequence \
+             {superblock_sequence}: the superblock's newest copies are lost",
             superblock.sequence
         ));
     }
@@ -406,20 +410,20 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
     let known = superblock.start.lsn.max(superblock.cut.lsn).max(ended).max(needed);
     if end < known {
         return Some(format!(
-            "no batch continues it {place}, but it was known to be whole up to LSN {known}"
+            "no batch continues the log {place}, but the log was known to be whole up to LSN {known}"
         ));
     }
     if !chain.has_reached_cut && !is_planted("cut-unmet") {
         return Some(format!(
-            "it does not lead to the batch at which the last recovery cut it (LSN {}): another \
-             batch is in its place",
+            "the log does not lead to the batch at which the last recovery cut it (LSN {}): \
+             another batch is in its place",
             superblock.cut.lsn
         ));
     }
     if end < durable && !is_planted("no-durable-check") {
         return Some(format!(
-            "no batch continues it {place}, but other batches say that it was durable up to \
-             {durable}"
+            "no batch continues the log {place}, but other batches say that the log was durable up \
+             to LSN {durable}"
         ));
     }
     None

@@ -1,6 +1,6 @@
 //! Space for the blocks that a sparse copy left out.
 //!
-//! `cp --sparse=always` and similar tools make holes of blocks that hold zeros. A hole reads as
+//! `cp --sparse=always` and similar tools turn blocks that hold zeros into holes. A hole reads as
 //! zeros, too, but the first write to it changes metadata of the file system, and fails if the file
 //! system has become full. So recovery fills the holes before anything depends on them: those in
 //! the copies of the superblock, and those in the log from the place where the log goes on.
@@ -41,11 +41,11 @@ pub(crate) fn fill(
     let filled = fill_all(
         superblock_path,
         copies,
-        "allocating space of the superblock that a sparse copy left out",
+        "filling the holes that a sparse copy left in the superblock's area",
         &mut of_superblock,
     )
     .and_then(|()| {
-        let doing = "allocating space of the log that a sparse copy left out";
+        let doing = "filling the holes that a sparse copy left in the log's area";
         fill_all(wal, behind, doing, &mut of_log)
     });
     if filled.is_err() {
@@ -59,8 +59,7 @@ pub(crate) fn fill(
     filled
 }
 
-/// Fills the holes in `ranges`. Adds each filled hole to `filled`, even if a later one can't be
-/// filled.
+/// Fills the holes in `ranges`. If a range can't be filled, `filled` has the ranges before it.
 fn fill_all(
     device: &mut dyn Device,
     ranges: impl Iterator<Item = LbaRange>,

@@ -3,7 +3,7 @@
 //! Before recovery changes anything, it reads everything: the root snapshot, then the log after it.
 //! Then it takes these steps, each of which is durable before the next begins:
 //!
-//! 1. It fills the holes that a sparse copy left.
+//! 1. It fills the holes that a sparse copy of the volume left.
 //! 2. It makes the missing snapshot slots, which are empty.
 //! 3. It writes the missing copies of the superblock.
 //! 4. It flushes the log that was read.
@@ -62,7 +62,7 @@ pub struct RecoverOptions {
     /// How many buffers the log has.
     pub buffer_count: usize,
     /// Under [`Policy::Always`], a batch that is not full is submitted only if fewer batches than
-    /// this are in flight. While more batches are in flight, the batch gathers records.
+    /// this are in flight. Until then, the batch gathers records.
     pub commits_in_flight: usize,
     /// Whether to accept damage. Chunks of the root snapshot that can't be read are then dropped,
     /// and so is everything in the log from the damage on.
@@ -72,8 +72,8 @@ pub struct RecoverOptions {
     /// Whether to open a volume that was last written on another device. The volume then belongs to
     /// this device.
     pub accept_device: bool,
-    /// Whether the log is on from now on, as `appendonly` says. If not, the log ends at the end
-    /// that recovery found.
+    /// Whether the log is on from now on, as `appendonly` says. If not, the log ends where recovery
+    /// found its end.
     pub is_log_on: bool,
     /// The present time.
     pub now: Instant,
@@ -102,8 +102,8 @@ pub enum RootChoice {
     /// The root, and the log after it.
     #[default]
     InForce,
-    /// The on-demand snapshot, and nothing else. It becomes the root. All writes after this
-    /// snapshot are lost.
+    /// The on-demand snapshot, and nothing else. This snapshot becomes the root, and all writes
+    /// after the snapshot are lost.
     OnDemand,
 }
 
@@ -124,7 +124,7 @@ pub trait RecoverSink {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error>;
 
     /// Called when all chunks were handed over. Waits until the chunks are loaded. If this returns
-    /// an error and salvage drops the chunk, this is called again.
+    /// an error that salvage accepts, recovery calls this again.
     ///
     /// # Errors
     /// Those of [`chunk`](Self::chunk).
@@ -135,8 +135,8 @@ pub trait RecoverSink {
     /// Applies a record. Records come in order, after the snapshot.
     ///
     /// # Errors
-    /// Why the record can't be applied, as the end of a sentence. Recovery ends with
-    /// [`Error::Refused`].
+    /// The reason why the record can't be applied, worded as the end of a sentence. Recovery then
+    /// ends with [`Error::Refused`].
     fn record(&mut self, record: Record<'_>) -> Result<(), String>;
 
     /// Called now and then with the progress of recovery.
@@ -283,12 +283,13 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
 }
 
-/// Opens a volume. Reads what survived, hands the root snapshot's chunks and then every record
-/// after the root to `sink`, in order, and makes the log ready for more records.
+/// Opens a volume. Reads what is on the volume, hands the root snapshot's chunks and then every
+/// record after the root to `sink`, in order, and makes the log ready for more records.
 ///
 /// # Errors
 /// If the volume can't be read exactly, or if `sink` refuses a chunk or a record. In these cases
-/// the volume is unchanged. Also if the device fails.
+/// the volume is unchanged. Also if the device fails; the volume may then have changed, but the
+/// next recovery finds the same records.
 pub fn recover(
     media: &mut dyn Media,
     options: &RecoverOptions,
@@ -335,7 +336,8 @@ pub fn recover(
                 start = superblock.start;
             }
             match options.root {
-                // The old log does not lead to this root, so the log starts anew.
+                // No record of the old log counts after this root, so the log starts anew at the
+                // place where the old log ends.
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
@@ -366,7 +368,7 @@ pub fn recover(
     let used = chain.used.iter().copied().filter(|used| is_log(used.segment));
     let mut used: VecDeque<_> = used.collect();
     if used.back().is_none_or(|used| used.segment != place.segment) {
-        // Nothing was found in the segment where the log goes on.
+        // No batch was found in the segment where the log goes on.
         let &(segment, wal_slot) = segments
             .iter()
             .find(|&&(segment, _)| segment == place.segment)
@@ -396,7 +398,7 @@ pub fn recover(
         // The fragments are appended in private memory, because the old buffers are still needed
         // until the fragments are durable.
         for (index, fragment) in rescued.iter().enumerate() {
-            assert_eq!(fragment.start, log.appended(), "what is rescued keeps its LSN");
+            assert_eq!(fragment.start, log.appended(), "a rescued fragment keeps its LSN");
             let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
             if is_next && !is_planted("rescued-together") {
                 // The records stay in the same batches as before. So they need no more room than

@@ -28,7 +28,8 @@ pub struct Report {
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches after the end of the log. As far as is known, none of them was durable.
+    /// Whole batches after the end of the log. Unless salvage was asked for, nothing on the volume
+    /// says that any of them was durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,
@@ -62,7 +63,7 @@ impl fmt::Display for Report {
             let (kind, area) = (kind.name(), Area::Snapshot(*slot).name());
             write!(f, "{kind} in {area} with {entry_count} entries at LSN {lsn}; ")?;
         }
-        let unused = if self.is_on_demand { ", none of which count" } else { "" };
+        let unused = if self.is_on_demand { ", none of them used" } else { "" };
         write!(f, "log from LSN {start} to {end}: {records} records in {batches}")?;
         write!(f, " batches{unused}")?;
         if self.rescued_bytes > 0 {
@@ -72,7 +73,7 @@ impl fmt::Display for Report {
             write!(f, "; dropped {} bytes of an incomplete record", self.dropped_bytes)?;
         }
         if self.batches_ignored > 0 {
-            write!(f, "; ignored {} batches behind the end", self.batches_ignored)?;
+            write!(f, "; ignored {} batches after the end of the log", self.batches_ignored)?;
         }
         if let Some(other) = &self.other_device {
             write!(f, "; it was last written on another device ({other})")?;
@@ -80,12 +81,12 @@ impl fmt::Display for Report {
         for (slot, held) in &self.missing_slots {
             write!(f, "; the file {} is missing", Area::Snapshot(*slot).name())?;
             match held {
-                Some(held) => write!(f, ", and with it the {}", held.kind.name())?,
-                None => f.write_str(", which held nothing")?,
+                Some(held) => write!(f, ", which held the {}", held.kind.name())?,
+                None => f.write_str(", which held no snapshot")?,
             }
         }
         if !self.salvaged.is_empty() {
-            write!(f, "; SALVAGED, what was damaged is lost: {}", self.salvaged.join("; "))?;
+            write!(f, "; SALVAGED, the damaged data is lost: {}", self.salvaged.join("; "))?;
         }
         f.write_str(".")
     }

@@ -42,7 +42,7 @@ pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     Err(Error::Device { doing: "reading the log's buffers", error: DeviceError::Io { errno: EIO } })
 }
 
-/// What the closing halves in the buffers say about the log.
+/// What the headers of the whole batches in the buffers say about the log.
 pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     let mut claims = Claims::default();
     for bytes in buffers {
@@ -72,7 +72,7 @@ pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     log_end.map_or(durable, |end| durable.min(end))
 }
 
-/// Follows the log further, in the buffers, as far as records are complete. Returns the fragments
+/// Follows the log further, in the buffers, up to the last complete record. Returns the fragments
 /// that were taken from the buffers.
 pub(crate) fn follow(
     chain: &mut Chain,

@@ -9,7 +9,7 @@ use crate::{
     SlotPaths, SlotReader, SlotSummary, io,
 };
 
-/// Passes everything on to `sink`, except records if the log is not used.
+/// Passes everything on to `sink`, but drops the records if the log is not used.
 pub(super) struct LogSink<'a> {
     pub(super) sink: &'a mut dyn RecoverSink,
     pub(super) is_log_used: bool,

@@ -7,10 +7,10 @@ use crate::{Error, VolumeId};
 
 /// A check of a snapshot: the whole snapshot is read, and nothing of it is kept in memory.
 ///
-/// Plain state. The caller decides how long to wait between two pieces, and must make sure that
-/// nobody writes to the slot until the check has ended. When the check is created, it copies the
-/// superblock's entry for the slot. If the check finds damage, the caller must find out whether
-/// this entry is still in force.
+/// A check has no thread and no path of its own. The caller decides how long to wait between two
+/// pieces, and must make sure that nobody writes to the slot until the check has ended. When the
+/// check is created, it copies the superblock's entry for the slot. If the check finds damage, the
+/// caller must find out whether this entry is still in force.
 #[derive(Debug)]
 pub struct SlotCheck {
     volume_id: VolumeId,
@@ -36,7 +36,7 @@ impl SlotCheck {
     /// and is whole. Blocks until the piece is read.
     ///
     /// # Errors
-    /// What is wrong with the snapshot, or with the device; the check has then ended.
+    /// If the snapshot is damaged or the device fails. The check has then ended.
     pub fn step(&mut self, device: &mut dyn Device) -> Result<Option<u64>, Error> {
         let reader = match &mut self.reader {
             None => {

@@ -112,7 +112,7 @@ impl Stamp {
             || u64_at(blocks, chunk::NUMBER) != self.number
             || u64_at(blocks, chunk::EPOCH) != self.epoch
         {
-            return Err("it is not this chunk");
+            return Err("the blocks hold something else");
         }
         let is_right =
             found == entry.checksum && found == self.chunk_checksum(blocks, index, payload);
@@ -154,7 +154,7 @@ impl Stamp {
         use trailer as at;
         let found = u64_at(block, at::CHECKSUM);
         if block[at::MAGIC..at::MAGIC + 8] != layout::TRAILER_MAGIC {
-            return Err("there is none");
+            return Err("the trailer is missing");
         }
         let is_expected = found == expected || is_planted("slot-unstamped");
         if !is_expected || found != self.seal(TRAILER, hash(&block[..at::CHECKSUM])) {

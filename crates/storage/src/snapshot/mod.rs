@@ -206,9 +206,9 @@ impl SlotPaths {
         self.paths.each_ref().map(lbas)
     }
 
-    /// Gives back a piece of the space of a reserve that nobody reads. Returns true as long as
-    /// there is more to give back. The caller waits a little between two calls, so that the log
-    /// never has to wait for this.
+    /// Gives back a piece of a reserve's space. Nobody may be reading the slot. Returns true as
+    /// long as there is more to give back. The caller waits a little between two calls, so that the
+    /// log never has to wait for this.
     ///
     /// On a device, all of the reserve's space is given back, in whole extents, so that other areas
     /// can take these extents. If the slot is a file, it keeps twice the `need_lbas` blocks that a

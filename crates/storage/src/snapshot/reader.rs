@@ -17,8 +17,8 @@ pub const READ_AHEAD_CHUNKS: usize = 16;
 /// Reads a snapshot chunk by chunk, with the reads of the next chunks already in flight.
 ///
 /// [`open`](Self::open) checks everything but the chunks. [`Chunk::payload`] checks a chunk,
-/// possibly on another thread. Reads block. The path must be used for nothing else until
-/// [`finish`](Self::finish) is called or the last chunk was returned.
+/// possibly on another thread. Each method waits for the reads that it needs. Nothing else may use
+/// the path until [`finish`](Self::finish) is called or the last chunk was returned.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,
@@ -171,12 +171,13 @@ impl SlotReader {
         }
         let Some(first) = self.reads.pop_front() else { return Ok(None) };
         self.submit(device);
-        let (buffer, result) = first.done.expect("the first one is done");
+        let (buffer, result) =
+            first.done.expect("the loop above waits until the first read is done");
         if let Err(error) = result {
             self.spare.extend(buffer);
             return Err(failed(error));
         }
-        let buffer = buffer.expect("a read brings its buffer back");
+        let buffer = buffer.expect("a read that succeeds returns its buffer");
         let entry = self.index[first.index];
         let (stamp, slot) = (self.stamp, self.summary.slot);
         Ok(Some(Chunk { stamp, slot, index: first.index as u64, entry, buffer }))
@@ -254,7 +255,7 @@ fn read_index(
     let size = chunk_count.saturating_mul(index_entry::SIZE as u64);
     let lbas = size.div_ceil(LBA_SIZE as u64);
     if index_lba.checked_add(lbas).and_then(|end| end.checked_add(1)) != Some(len_lbas) {
-        return Err(Ok("its place is wrong".into()));
+        return Err(Ok("it is not where the trailer says".into()));
     }
     let mut bytes = Vec::new();
     let mut at = index_lba;
@@ -274,12 +275,15 @@ fn read_index(
             && entry.payload_size as usize <= CHUNK_PAYLOAD_SIZE_MAX
             && entry.lbas() <= CHUNK_LBAS_MAX;
         if !is_possible {
-            return Err(Ok(format!("its chunk at block {} is impossible", entry.lba)));
+            return Err(Ok(format!(
+                "the entry for the chunk at block {} is impossible",
+                entry.lba
+            )));
         }
         next += entry.lbas();
     }
     if next != index_lba {
-        return Err(Ok("its chunks do not end where it starts".into()));
+        return Err(Ok("the chunks do not end where the index starts".into()));
     }
     Ok(index)
 }
@@ -287,7 +291,7 @@ fn read_index(
 fn read(device: &mut dyn Device, lba: u64, lbas: usize) -> Result<Buffer, Error> {
     let buffer = Buffer::zeroed(lbas);
     let buffer = io::run(device, Op::Read { lba: Lba(lba), buffer }).map_err(failed)?;
-    Ok(buffer.expect("a read brings its buffer back"))
+    Ok(buffer.expect("a read that succeeds returns its buffer"))
 }
 
 fn failed(error: DeviceError) -> Error {

@@ -55,8 +55,8 @@ impl Snapshots {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// Lowers the root's consistent LSN to `lsn`, where the log ends. There are no further records
-    /// that the root could need.
+    /// Lowers the root's consistent LSN to `lsn`, where the log ends. The root can't need any
+    /// records after this end.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
@@ -73,8 +73,8 @@ impl Snapshots {
     /// Takes a complete snapshot into its role. If `continues_log`, a log that has ended goes on
     /// from this snapshot.
     ///
-    /// A WAL-snapshot becomes the root. If the log has ended, a snapshot of either kind becomes the
-    /// root, because it is the newest state of the data set on the volume.
+    /// A WAL-snapshot becomes the root. If the log has ended, a new snapshot of either kind becomes
+    /// the root, because the new snapshot is the newest state of the data set on the volume.
     pub(crate) fn adopt(&mut self, new: SlotSummary, continues_log: bool) {
         let becomes_root = new.kind == SnapshotKind::Wal || self.log_end.is_some();
         for slot in SlotName::ALL {
@@ -85,7 +85,7 @@ impl Snapshots {
                 *held = None;
             } else if old.kind == new.kind {
                 if is_root && !becomes_root {
-                    // The log goes on from this on-demand snapshot, so it is kept as the
+                    // The log goes on from this on-demand snapshot, so the snapshot is kept as the
                     // WAL-snapshot.
                     old.kind = SnapshotKind::Wal;
                 } else {
@@ -97,7 +97,7 @@ impl Snapshots {
         if becomes_root {
             self.root = Some(new.slot);
             // If the snapshot was begun before the log ended, the log's end must not move back to
-            // it.
+            // the snapshot's LSN.
             let log_end = self.log_end.map(|end| end.max(new.lsn));
             self.log_end = log_end.filter(|_| !continues_log);
         }
@@ -106,13 +106,16 @@ impl Snapshots {
 
     /// Panics if an invariant of the roles is broken. This check is cheap.
     pub(crate) fn check(&self) {
-        assert!(self.root.is_none() || self.root().is_some(), "the root is no reserve");
-        assert!(self.held.iter().any(Option::is_none), "there is always a reserve");
+        assert!(self.root.is_none() || self.root().is_some(), "the root's slot holds a snapshot");
+        assert!(self.held.iter().any(Option::is_none), "at least one slot is a reserve");
         let count = |kind| self.all().filter(|held| held.kind == kind).count();
         let is_one = count(SnapshotKind::Wal) <= 1 && count(SnapshotKind::OnDemand) <= 1;
-        assert!(is_one, "there is at most one snapshot of a kind");
+        assert!(is_one, "there is at most one snapshot of each kind");
         for (slot, held) in SlotName::ALL.into_iter().zip(&self.held) {
-            assert!(held.is_none_or(|held| held.slot == slot), "a snapshot is in its slot");
+            assert!(
+                held.is_none_or(|held| held.slot == slot),
+                "each snapshot is listed under its own slot"
+            );
         }
     }
 
@@ -203,7 +206,10 @@ impl Snapshots {
                 .ok_or_else(|| format!("snapshot slot {} has role {role}", slot.index()))?;
             let len_lbas = u64_at(record, at::LEN_LBAS);
             if len_lbas > LEN_LBAS_MAX {
-                return Err(format!("snapshot slot {} has {len_lbas} blocks", slot.index()));
+                return Err(format!(
+                    "snapshot slot {} has {len_lbas} blocks, which is too many",
+                    slot.index()
+                ));
             }
             let lsn = Lsn(u64_at(record, at::LSN));
             let consistent = Lsn(u64_at(bytes, superblock::CONSISTENT + 8 * slot.index()));
@@ -227,13 +233,13 @@ impl Snapshots {
             let slot = SlotName::ALL.get(index as usize).copied();
             found.root = slot.filter(|&slot| found.get(slot).is_some());
             if found.root.is_none() {
-                return Err(format!("its root is slot {root}, which holds nothing"));
+                return Err(format!("the root is slot {root}, which holds no snapshot"));
             }
         }
         found.log_end = match u32_at(bytes, superblock::LOG_STATE) {
             0 => None,
             1 => Some(Lsn(u64_at(bytes, superblock::LOG_END))),
-            state => return Err(format!("its log is in state {state}")),
+            state => return Err(format!("the log is in the unknown state {state}")),
         };
         Ok(found)
     }
@@ -262,7 +268,7 @@ mod tests {
 
     fn reserve(snapshots: &Snapshots) -> SlotName {
         let mut slots = SlotName::ALL.into_iter();
-        slots.find(|&slot| snapshots.get(slot).is_none()).expect("there is always a reserve")
+        slots.find(|&slot| snapshots.get(slot).is_none()).expect("at least one slot is a reserve")
     }
 
     fn adopt(snapshots: &mut Snapshots, kind: SnapshotKind, number: u64, continues: bool) {
@@ -356,7 +362,10 @@ mod tests {
             assert!(Snapshots::decode(&wrong).is_err(), "{offset}");
         }
         put_u64(&mut bytes, superblock::SLOTS + at::LEN_LBAS, u64::MAX / 2);
-        assert!(Snapshots::decode(&bytes).is_err(), "more blocks than can be counted in bytes");
+        assert!(
+            Snapshots::decode(&bytes).is_err(),
+            "a length whose bytes do not fit a `u64` is refused"
+        );
     }
 
     #[test]

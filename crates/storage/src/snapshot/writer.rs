@@ -21,8 +21,8 @@ pub struct WriterOptions {
     /// The smallest number of blocks that a slot grows by at once, so that it grows only seldom.
     pub grow_lbas: u64,
     /// If a completed write may still be in the device's cache, a flush is submitted after this
-    /// many blocks. Each flush has to write out the whole cache, so these flushes keep those of the
-    /// log short.
+    /// many blocks. Each flush, also one of the log, has to write out the whole cache. So frequent
+    /// flushes of the snapshot keep the log's flushes short.
     pub flush_lbas: u64,
     /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
     /// short of space, the slot gets these blocks before anything is written. Otherwise the log
@@ -135,7 +135,10 @@ impl SlotWriter {
         payload: &[u8],
         entry_count: u32,
     ) -> Result<(), Error> {
-        assert!(payload.len() <= CHUNK_PAYLOAD_SIZE_MAX, "a chunk has a limit");
+        assert!(
+            payload.len() <= CHUNK_PAYLOAD_SIZE_MAX,
+            "a chunk's payload is not larger than `CHUNK_PAYLOAD_SIZE_MAX`"
+        );
         let index = self.index.len() as u64;
         let mut header = [0; chunk::SIZE];
         let checksum = self.stamp.write_chunk_header(&mut header, index, entry_count, payload);
@@ -181,7 +184,7 @@ impl SlotWriter {
         let mut block = vec![0; LBA_SIZE];
         let checksum = self.stamp.write_trailer(&mut block[..trailer::SIZE], &end);
         let read_again = self.stamp.read_trailer(&block, checksum);
-        assert_eq!(read_again, Ok(end), "what is written can be read");
+        assert_eq!(read_again, Ok(end), "the trailer can be read again");
         self.stream.put(device, &block)?;
         self.stream.finish(device)?;
         // A file keeps the blocks after the snapshot, so that a later snapshot can overwrite them.
@@ -262,7 +265,10 @@ impl Stream {
 
     /// The block that the next byte goes to. The block before it must be full.
     fn lba(&self) -> u64 {
-        assert!(self.filled.is_multiple_of(LBA_SIZE), "the last block is full");
+        assert!(
+            self.filled.is_multiple_of(LBA_SIZE),
+            "a chunk or an index begins at the start of a block"
+        );
         self.next + (self.filled / LBA_SIZE) as u64
     }
 
@@ -333,7 +339,7 @@ impl Stream {
         let placement = self.lifetime.placement();
         let op = Op::Write { lba: Lba(start), buffer, placement, durable: false };
         let submitted = device.submit(token, op);
-        assert!(submitted.is_ok(), "a path takes as many operations as it says");
+        assert!(submitted.is_ok(), "a path accepts as many operations as its geometry says");
         self.unflushed_lbas += lbas;
         self.flush_if_due(device);
         device.kick();
@@ -376,8 +382,8 @@ impl Stream {
 /// a snapshot is written.
 const SHORT_BELOW: u64 = 16;
 
-/// Gives a slot that is a file all the blocks that the snapshot may need, if otherwise the log
-/// might take them.
+/// If the file system is short of space, gives the slot all the blocks that the snapshot may need,
+/// so that the log can't take them. Does nothing if the slot is not a file.
 fn reserve_for(device: &mut dyn Device, options: WriterOptions) -> Result<(), DeviceError> {
     let lacks = options.reserve_lbas.saturating_sub(device.geometry().lba_count);
     let takes = lacks.saturating_mul(LBA_SIZE as u64).saturating_add(options.leave);

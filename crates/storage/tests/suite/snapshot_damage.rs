@@ -109,9 +109,17 @@ fn what_is_wrong_is_a_sentence_with_a_place() {
             100,
             "the snapshot in snapshot-b is damaged: chunk 0 at block 1: its checksum is wrong",
         ),
-        (2, 27, "the snapshot in snapshot-b is damaged: chunk 1 at block 2: it is not this chunk"),
+        (
+            2,
+            27,
+            "the snapshot in snapshot-b is damaged: chunk 1 at block 2: the blocks hold something else",
+        ),
         (index_lba, 0, "the snapshot in snapshot-b is damaged: its index: its checksum is wrong"),
-        (root.len_lbas - 1, 2, "the snapshot in snapshot-b is damaged: its trailer: there is none"),
+        (
+            root.len_lbas - 1,
+            2,
+            "the snapshot in snapshot-b is damaged: its trailer: the trailer is missing",
+        ),
     ] {
         let media = &mut media_of(&image);
         rot(media, root.slot, lba, offset);
