@@ -91,8 +91,8 @@ pub struct Superblock {
     /// Identity of the device that the volume was last written on. It does not depend on the
     /// device's name. It is empty if areas are files or if the identity is unknown.
     pub identity: String,
-    /// Whether chunks and records may hold values of any type. Programs that read format versions up
-    /// to 5 only know strings and hashes, and must refuse such a volume.
+    /// Whether chunks and records may hold values of any type. Programs that read format versions
+    /// up to 5 only know strings and hashes, and must refuse such a volume.
     pub has_types: bool,
 }
 

@@ -410,7 +410,7 @@ fn damage(superblock: &Superblock, chain: &Chain, claims: &Claims) -> Option<Str
     let known = superblock.start.lsn.max(superblock.cut.lsn).max(ended).max(needed);
     if end < known {
         return Some(format!(
-            "no batch continues the log {place}, but the log was known to be whole up to LSN {known}"
+            "no batch continues the log {place}, but it was known to be whole up to LSN {known}"
         ));
     }
     if !chain.has_reached_cut && !is_planted("cut-unmet") {

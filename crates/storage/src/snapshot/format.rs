@@ -112,7 +112,7 @@ impl Stamp {
             || u64_at(blocks, chunk::NUMBER) != self.number
             || u64_at(blocks, chunk::EPOCH) != self.epoch
         {
-            return Err("the blocks hold something else");
+            return Err("the blocks hold other data");
         }
         let is_right =
             found == entry.checksum && found == self.chunk_checksum(blocks, index, payload);

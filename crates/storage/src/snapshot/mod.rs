@@ -1,7 +1,7 @@
 //! Snapshots on the volume: where they may be, how they are written, read and checked.
 //!
 //! ```text
-//! slot  | header | chunk | chunk | ... | index | trailer |      (superblock: checksum of the trailer)
+//! slot  | header | chunk | chunk | ... | index | trailer |  (superblock: checksum of the trailer)
 //!                    ▲       ▲             │  ▲      │
 //!                    └───────┴─ checksum ──┘  └──────┘ checksum
 //! ```

@@ -21,7 +21,7 @@ fn an_append_may_stop_at_any_byte() {
         // This crash point is never reached. It is set because the disk watches mapped memory only
         // while a crash is planned.
         media.disk.crash_after(1_000_000);
-        let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
         for record in &script[..appended] {
             assert!(client.append(record));
@@ -32,7 +32,7 @@ fn an_append_may_stop_at_any_byte() {
         let after = client.disk.mapped_now();
         assert_eq!(client.volume.log.kept(), client.volume.log.appended());
         let mut images = client.disk.crash_now().process_images(&limits);
-        let image = images.last_mut().expect("a crash has an image");
+        let image = images.last_mut().expect("a crash leaves at least one image");
 
         let changed: Vec<usize> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
         let step = (changed.len() / 100).max(1);
@@ -45,10 +45,19 @@ fn an_append_may_stop_at_any_byte() {
                 image.mapped = [&first[..cut], &second[cut..]].concat();
                 let mut media = SimMedia::from_image(config, Kind::Files, image);
                 let (_, recovered) =
-                    reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
-                assert!(script.starts_with(&recovered), "{appended} records, cut at {cut}");
-                assert!(recovered.len() >= appended, "{appended} records, cut at {cut}");
-                assert!(recovered.len() <= appended + 1, "{appended} records, cut at {cut}");
+                    reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
+                assert!(
+                    script.starts_with(&recovered),
+                    "{appended} records, cut at {cut}: a record differs"
+                );
+                assert!(
+                    recovered.len() >= appended,
+                    "{appended} records, cut at {cut}: one is lost"
+                );
+                assert!(
+                    recovered.len() <= appended + 1,
+                    "{appended} records, cut at {cut}: too many"
+                );
                 count += 1;
             }
         }
@@ -61,7 +70,7 @@ fn another_number_of_buffers_may_be_asked_for() {
     let script = script(5);
     let mut media = formatted(SimConfig::default(), Kind::Files);
     media.disk.crash_after(1_000_000);
-    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.write(&script, 9);
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -70,14 +79,14 @@ fn another_number_of_buffers_may_be_asked_for() {
         let mut media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
         let mut options = options(Policy::EverySec);
         options.buffer_count = buffer_count;
-        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+        let (volume, recovered) = reopen(&mut media, &options).expect("the volume opens");
         assert_eq!(recovered, script);
         assert!(volume.report.rescued_bytes > 0);
         let mut client = Client::new(volume, media.disk.clone(), recovered.len());
         client.write(&script, 1);
         client.settle();
         drop(client);
-        let (_, recovered) = reopen(&mut media, &options).expect("it opens");
+        let (_, recovered) = reopen(&mut media, &options).expect("the volume opens");
         assert_eq!(recovered, [&script[..], &script[..]].concat());
     }
 }
@@ -86,7 +95,7 @@ fn another_number_of_buffers_may_be_asked_for() {
 fn without_mapping_a_write_is_kept_when_it_is_written() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
     media.can_map = false;
-    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let lsn = client.volume.log.append(0, &[b"payload"]);
     assert!(client.volume.log.kept() < lsn);
@@ -106,7 +115,7 @@ fn what_is_rescued_needs_no_more_room_than_it_had() {
     media.disk.crash_after(1_000_000);
     let mut options = options(Policy::Always);
     (options.buffer_count, options.commits_in_flight) = (20, 20);
-    let (volume, _) = reopen(&mut media, &options).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     client.pass(Duration::from_secs(1));
     client.disk.faults(|faults| {
@@ -133,7 +142,7 @@ fn what_is_rescued_needs_no_more_room_than_it_had() {
     let image = client.disk.crash_now().process_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
     media.disk.faults(|faults| faults.full = true);
-    let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+    let (volume, recovered) = reopen(&mut media, &options).expect("the volume opens");
     assert_eq!(recovered, script);
     assert!(volume.report.rescued_bytes > 20 * LBA_SIZE as u64, "{:?}", volume.report);
 }

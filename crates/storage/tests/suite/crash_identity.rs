@@ -14,7 +14,7 @@ const OTHER: &str = "nvme serial S9999 namespace 1";
 const FIRST: Limits = Limits { exhaustive_max: 4, random_count: 4, torn: true };
 const SECOND: Limits = Limits { exhaustive_max: 2, random_count: 2, torn: true };
 
-/// The identity of the device when the volume is made, and the identity when the volume is opened.
+/// The identity of the device when the volume is made, and its identity when the volume is opened.
 #[derive(Clone, Copy)]
 struct Move {
     kind: Kind,
@@ -25,7 +25,7 @@ struct Move {
 /// A copy of the superblock: its sequence, its version of the format, and its identity.
 type Copy = (u64, u32, String);
 
-/// Which records must come back after a crash, and which may.
+/// Which records must come back after a crash, and which may come back.
 #[derive(Clone)]
 struct Promise {
     /// The records that may come back, in order.
@@ -51,7 +51,7 @@ fn open_image(kind: Kind, image: &Image, identity: Option<&str>) -> SimMedia {
 fn made_on(identity: Option<&str>) -> (Image, Promise) {
     let mut media = formatted_as(SimConfig::default(), Kind::Device, &SMALL);
     media.identity = identity.map(str::to_owned);
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     let records = vec![(0, b"durable".to_vec()), (1, b"mapped".to_vec())];
     assert!(client.append(&records[0]));
@@ -64,8 +64,8 @@ fn made_on(identity: Option<&str>) -> (Image, Promise) {
 }
 
 /// Opens the image, writes one more record, and crashes at every operation of the opening and the
-/// writing. The first of `lives` limits how many images are checked per crash. Then does the same
-/// to each new outcome, with the rest of `lives`. Returns how many images were checked.
+/// writing. The first of `lives` limits how many images are checked per crash. Then explores each
+/// new outcome in the same way, with the rest of `lives`. Returns how many images were checked.
 fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());
@@ -100,13 +100,14 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities and holds what was promised. On the device
-/// with that identity, it must open. On the other device, it must be refused. Returns a description
-/// of each superblock copy.
+/// Checks that the volume has one of the two identities and holds the promised records. On the
+/// device with that identity, it must open. On the other device, it must be refused. Returns a
+/// description of each superblock copy.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("the volume can be inspected");
-    let superblock = found.superblock.unwrap_or_else(|| panic!("no superblock: {context}"));
+    let superblock =
+        found.superblock.unwrap_or_else(|| panic!("no superblock is valid: {context}"));
     let is_there = |identity: Option<&str>| superblock.identity == identity.unwrap_or_default();
     assert!(is_there(moved.to) || !promise.has_moved && is_there(moved.from), "{context}");
     for identity in [moved.from, moved.to] {
@@ -128,9 +129,9 @@ fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Co
     copies.collect()
 }
 
-/// Opens the volume like a program that reads format versions up to 5, to which version 6 is
-/// unknown. If copies of an older version are left, the program must find all promised records
-/// through them. If none is left, the program must refuse the volume.
+/// Opens the volume like a program that reads format versions up to 5 and does not know version 6.
+/// If copies of an older version are left, the program must find all promised records through them.
+/// If none is left, the program must refuse the volume.
 fn check_older(
     image: &Image,
     moved: Move,
@@ -155,15 +156,23 @@ fn check_older(
     match reopen(&mut media, &options(Policy::Always)) {
         Ok((_, recovered)) => assert_kept(&recovered, promise, &format!("older: {context}")),
         Err(Error::OtherVersion { found: 99, .. }) if older == 0 => {}
-        Err(error) => panic!("older, {older} copies: {error}; {context}"),
+        Err(error) => {
+            panic!("older program, {older} copies: {error}; {context}")
+        }
     }
 }
 
 fn assert_kept(recovered: &Script, promise: &Promise, context: &str) {
     let Promise { records, at_least, .. } = promise;
     let count = recovered.len();
-    assert!(records.starts_with(recovered), "invented: {recovered:?}, {records:?}; {context}");
-    assert!(count >= *at_least, "lost: {count} of at least {at_least}; {context}");
+    assert!(
+        records.starts_with(recovered),
+        "other records came back: {recovered:?}, {records:?}; {context}"
+    );
+    assert!(
+        count >= *at_least,
+        "records are lost: {count} of at least {at_least} came back; {context}"
+    );
 }
 
 fn enumerate(from: Option<&'static str>, to: Option<&'static str>) -> usize {
@@ -195,7 +204,7 @@ fn upgrade(version: u32) {
     let promise = Promise { at_least: records.len() - 3, records, has_moved: false };
     let identity = fixture::identity_of(version);
     let kind = fixture::kind_of(version);
-    // A volume on a device that has no identity yet gets one at this start.
+    // A volume on a device that has no identity yet gets an identity at this start.
     let to = identity.or((kind == Kind::Device).then_some(THIS));
     let moved = Move { kind, from: identity, to };
     let count = explore(&image, moved, &promise, &[FIRST, SECOND]);

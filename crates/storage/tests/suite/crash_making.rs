@@ -1,6 +1,6 @@
 //! Cuts power or kills the process at every operation of making a volume, and again when the making
-//! is resumed. The medium must then hold nothing, the old volume, the new volume, or a volume that
-//! is recognised as unfinished.
+//! is resumed. The medium must then hold one of four things: nothing, the old volume, the new
+//! volume, or a volume that is recognised as unfinished.
 
 use crate::common::{Client, Collector, Kind, SMALL, Script, SimMedia, options, reopen};
 use slimio_sim::{Image, Limits, SimConfig};
@@ -66,8 +66,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
 }
 
 /// Makes the volume on the medium that `start` returns, and crashes at every operation of the
-/// making. The first of `lives` limits how many images are checked per crash. Then does the same to
-/// each unfinished outcome, with the rest of `lives`.
+/// making. The first of `lives` limits how many images are checked per crash. Then explores each
+/// unfinished outcome in the same way, with the rest of `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,
@@ -82,10 +82,11 @@ fn explore(
         disk.crash_after(crash_point);
         let made = go_on(&mut media, layout);
         let Some(crash) = disk.crashed() else {
-            made.unwrap_or_else(|error| panic!("the making can't be resumed: {error}"));
+            made.unwrap_or_else(|error| panic!("making the volume can't be resumed: {error}"));
             let mut media = start();
-            go_on(&mut media, layout).expect("resuming has just succeeded");
-            let (volume, found) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+            go_on(&mut media, layout).expect("the same call has just succeeded");
+            let (volume, found) =
+                reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(found, Script::new());
             let mut client = Client::new(volume, media.disk.clone(), 0);
             assert!(client.append(&(0, b"first".to_vec())));
@@ -121,8 +122,8 @@ fn a_volume_is_replaced_as_a_whole_or_not_at_all() {
     for kind in [Kind::Files, Kind::Device] {
         let mut media = SimMedia::new(SimConfig::default(), kind);
         media.is_feigned = true;
-        format(&mut media, &SMALL).expect("there is room");
-        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        format(&mut media, &SMALL).expect("the simulated disk has room for the volume");
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
         client.write(&records, 1);
         client.settle();

@@ -33,8 +33,8 @@ fn plan(policy: Policy, deaths: [Death; 2], actions: &'static [(usize, Action)])
 const REWRITES: &[(usize, Action)] =
     &[(2, Action::Snapshot(SnapshotKind::Wal)), (9, Action::Snapshot(SnapshotKind::Wal))];
 
-/// When the snapshot is finished, the only records that are not durable yet are those that were
-/// appended while it was written.
+/// When the snapshot is finished, all records are durable except those that were appended while the
+/// snapshot was written.
 const DURABLE_BEFORE: &[(usize, Action)] =
     &[(4, Action::Settle), (4, Action::Snapshot(SnapshotKind::Wal))];
 

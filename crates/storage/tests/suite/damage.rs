@@ -12,12 +12,12 @@ use slimio_storage::{
     SnapshotKind, SuperblockCopy, Volume, VolumeId, inspect, layout,
 };
 
-/// A volume with some records, all of them durable. The last batches name the sequence of the
-/// newest superblock.
+/// Returns a volume with some records, all of them durable, and the records. The last batches name
+/// the sequence of the newest superblock.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
     let mut script = script(8);
-    // These records come after the last update of the superblock, so their batches name its
-    // sequence.
+    // These records come after the last update of the superblock, so their batches name the
+    // sequence of the newest superblock.
     script.extend([(0, vec![8; 10]), (0, vec![9; 10])]);
     let mut media = formatted(SimConfig::default(), Kind::Files);
     let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("a new volume opens");
@@ -48,7 +48,8 @@ fn copy_lba(copy: usize) -> u64 {
 
 /// The copies that hold the newest superblock.
 fn newest_copies(image: &Image) -> Vec<usize> {
-    let (volume, _) = reopen(&mut media_of(image), &options(Policy::Always)).expect("it opens");
+    let (volume, _) =
+        reopen(&mut media_of(image), &options(Policy::Always)).expect("the volume opens");
     let copies = volume.report.copies.iter().enumerate();
     copies.filter(|(_, copy)| *copy == "in force").map(|(index, _)| index).collect()
 }
@@ -81,7 +82,8 @@ fn every_set_of_damaged_superblock_copies() {
             // updates are damaged.
             rot(media, SUPER, copy_lba(0), 60);
             rot(media, SUPER, copy_lba(3), 60);
-            let (volume, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            let (volume, recovered) =
+                reopen(media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(recovered, script);
             let count = volume.report.copies.iter().filter(|copy| copy.contains("wrong")).count();
             assert_eq!(count, 2, "{:?}", volume.report.copies);
@@ -90,8 +92,8 @@ fn every_set_of_damaged_superblock_copies() {
 }
 
 /// One flush made the whole log durable, and nothing was appended after the flush. No batch says
-/// that the log is durable, but a mapped buffer does, even if the process was killed. So a damaged
-/// log must be refused.
+/// that the log is durable, but a mapped buffer does, even after a kill. So a damaged log must be
+/// refused.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -104,13 +106,14 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
         media.disk.crash_after(1_000_000);
         let (volume, _) = reopen(&mut media, &options(policy)).expect("a new volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
-        client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+        client.begin(SnapshotKind::OnDemand).expect("no other snapshot is under way");
         client.settle();
         client.write(&script, 1);
         client.settle();
         assert_eq!(client.volume.log.durable(), client.volume.log.appended());
         let image = media.disk.crash_now().process_images(&limits).swap_remove(0);
-        let (_, recovered) = reopen(&mut media_of(&image), &options(policy)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media_of(&image), &options(policy)).expect("the volume opens");
         assert_eq!(recovered, script);
         let rotten = || {
             let media = media_of(&image);
@@ -118,7 +121,7 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
             media
         };
         let Err(Error::Damaged { what, .. }) = reopen(&mut rotten(), &options(policy)) else {
-            panic!("{policy:?}: the volume opens with less data")
+            panic!("{policy:?}: the damaged volume is not refused as damaged")
         };
         assert!(what.contains("durable"), "{what}");
         // An operator can still open the volume: with the part of the log before the damage, or
@@ -126,7 +129,7 @@ fn a_durable_log_that_nothing_came_behind_is_missed() {
         let salvaging = RecoverOptions { salvage: true, ..options(policy) };
         let back = RecoverOptions { root: RootChoice::OnDemand, ..options(policy) };
         for (options, is_salvaged) in [(salvaging, true), (back, false)] {
-            let (volume, recovered) = reopen(&mut rotten(), &options).expect("it opens");
+            let (volume, recovered) = reopen(&mut rotten(), &options).expect("the volume opens");
             assert_eq!(volume.report.salvaged.is_empty(), !is_salvaged);
             assert!(recovered.is_empty());
         }
@@ -158,7 +161,7 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
             // The log gets the next segment only now. The extents of the second segment already
             // belonged to the log.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
-            let job = log.next_job(client.now).expect("the log wants a segment");
+            let job = log.next_job(client.now).expect("the log asks for a segment to be prepared");
             let outcome = keeper.run(keeper_paths, job);
             log.job_done(outcome, client.now);
         }
@@ -177,7 +180,8 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
             rot(&media, SUPER, lba, 100);
         }
     }
-    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("records are gone");
+    let refused = reopen(&mut media, &options(Policy::Always))
+        .expect_err("a volume that lacks records is refused");
     let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
     assert!(what.contains("newest copies are lost"), "{what}");
 }
@@ -220,7 +224,8 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
     let mut media = media_of(&image);
     assert_eq!(media.disk.peek(WAL, 4)[..4], [0; 4], "the third record is not on the disk");
     rot(&media, WAL, 3, 100);
-    let refused = reopen(&mut media, &options(Policy::Always)).expect_err("record 2 is gone");
+    let refused = reopen(&mut media, &options(Policy::Always))
+        .expect_err("a volume that lacks record 2 is refused");
     let Error::Damaged { what, .. } = refused else { panic!("{refused}") };
     assert!(what.contains("other batches say"), "{what}");
 }
@@ -228,7 +233,7 @@ fn damage_that_only_the_mapped_buffers_know_of_is_refused() {
 #[test]
 fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
     let (image, script) = written();
-    // An interrupted update has torn one copy. Then one more copy rots.
+    // One copy is damaged as if an interrupted update had torn it. Then one more copy rots.
     for torn in 0..4 {
         for rotten in (0..4).filter(|&copy| copy != torn) {
             let media = &mut media_of(&image);
@@ -238,7 +243,7 @@ fn an_interrupted_update_leaves_the_superblock_in_two_copies() {
             }
             rot(media, SUPER, copy_lba(torn), 2000);
             rot(media, SUPER, copy_lba(rotten), 3000);
-            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("it opens");
+            let (_, recovered) = reopen(media, &options(Policy::Always)).expect("the volume opens");
             assert_eq!(recovered, script);
         }
     }
@@ -313,13 +318,14 @@ fn the_superblock_of_another_volume_is_refused() {
     for lba in 0..lbas {
         media.disk.poke(SUPER, lba, &other.disk.peek(SUPER, lba));
     }
-    let refused =
-        reopen(media, &options(Policy::Always)).expect_err("the superblock is another volume's");
+    let refused = reopen(media, &options(Policy::Always))
+        .expect_err("another volume's superblock is refused");
     assert!(refused.to_string().contains("another volume's"), "{refused}");
     for (lba, bytes) in (0..).zip(&ours) {
         media.disk.poke(SUPER, lba, bytes);
     }
-    let (_, recovered) = reopen(media, &options(Policy::Always)).expect("nothing was lost");
+    let (_, recovered) =
+        reopen(media, &options(Policy::Always)).expect("the restored superblock opens the volume");
     assert_eq!(recovered, script);
 }
 
@@ -338,7 +344,7 @@ fn what_is_no_volume_is_called_so() {
     }
 }
 
-/// Blocks of the log that were written.
+/// Blocks of the log that hold data.
 fn log_lbas(media: &SimMedia) -> Vec<u64> {
     let wal_lbas = SMALL.segment_lbas * 8;
     let in_use = |lba: &u64| media.disk.peek(WAL, *lba)[..4] != [0x5A; 4];
@@ -361,14 +367,15 @@ fn damage_in_the_middle_of_the_log_is_refused() {
                     refused += 1;
                     let mut salvage = options(Policy::Always);
                     salvage.salvage = true;
-                    let (volume, recovered) = reopen(media, &salvage).expect("salvage opens it");
+                    let (volume, recovered) =
+                        reopen(media, &salvage).expect("salvage opens the volume");
                     assert!(script.starts_with(&recovered) && recovered.len() < script.len());
                     assert_eq!(volume.report.salvaged.len(), 1);
                     assert_eq!(volume.report.end, lsn);
                 }
                 Err(other) => panic!("block {lba}, byte {offset}: {other}"),
-                // Only the last batch may be lost unnoticed, because no later batch says that it
-                // was durable.
+                // Only the last batch may be lost without notice, because no later batch says that
+                // it was durable.
                 Ok((_, recovered)) => {
                     assert!(script.starts_with(&recovered));
                     assert!(recovered.len() >= script.len() - 1, "block {lba}, byte {offset}");
@@ -377,7 +384,10 @@ fn damage_in_the_middle_of_the_log_is_refused() {
             }
         }
     }
-    assert!(refused > 60 && shorter <= 3 * 7, "{refused} refused, {shorter} shorter");
+    assert!(
+        refused > 60 && shorter <= 3 * 7,
+        "{refused} volumes were refused, {shorter} opened without the last batch"
+    );
 }
 
 #[test]
@@ -390,17 +400,18 @@ fn a_block_that_can_not_be_read_is_refused() {
         assert!(matches!(opened, Err(Error::Device { .. })), "{:?}", opened.err());
         // Without the fault, the volume opens.
         media.disk.faults(|faults| faults.unreadable.clear());
-        reopen(media, &options(Policy::Always)).expect("it opens");
+        reopen(media, &options(Policy::Always)).expect("the volume opens");
     }
 }
 
-/// If a device lies about a write, recovery notices this as soon as a later write is durable.
+/// If a device loses or misdirects a write, recovery notices the fault as soon as a later write is
+/// durable.
 #[test]
 fn lost_and_misdirected_writes_are_found_out() {
     for is_lost in [true, false] {
         let script = script(6);
         let mut media = formatted(SimConfig::default(), Kind::Files);
-        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+        let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
         media.disk.faults(|faults| {
             if is_lost {
@@ -443,5 +454,5 @@ fn a_payload_that_is_refused_names_its_lsn() {
     assert_eq!(why, "it is not understood");
     assert!(lsn.0 as usize > script[..3].iter().map(|(_, payload)| payload.len()).sum());
     // The refused start has changed nothing on the volume.
-    assert_eq!(reopen(media, &options(Policy::Always)).expect("it opens").1, script);
+    assert_eq!(reopen(media, &options(Policy::Always)).expect("the volume opens").1, script);
 }

@@ -89,7 +89,7 @@ struct Tally {
 fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let mut random = Random::new(seed);
     let drive = SwitchedDrive::new(spec, seed);
-    format(&mut *drive.storage().media, &LAYOUT).expect("there is room");
+    format(&mut *drive.storage().media, &LAYOUT).expect("the drive has room for the volume");
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
@@ -128,7 +128,7 @@ fn lives(options: &str) {
     // The lives must test at least as much as when this test was written.
     let Tally { in_recovery, promised, log_bytes, deallocated_bytes } = tally;
     let is_enough = in_recovery >= 50 && promised >= 12_000 && log_bytes >= 150 << 20;
-    assert!(is_enough && deallocated_bytes >= 60 << 20, "shrunk to {tally:?}");
+    assert!(is_enough && deallocated_bytes >= 60 << 20, "the lives have shrunk to {tally:?}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn the_log_ends_where_it_is_durable() {
     for (options, state) in
         [(off, LogState::Off), (off, LogState::Off), (options(Policy::No), LogState::On)]
     {
-        let (volume, recovered) = reopen(&mut media, &options).expect("it opens");
+        let (volume, recovered) = reopen(&mut media, &options).expect("the volume opens");
         assert_eq!(recovered, script[..5]);
         assert_eq!(volume.log.log_state(), state);
         assert_eq!(volume.log.snapshots().log_end().is_some(), state == LogState::Off);
@@ -48,7 +48,7 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     write(&mut client, &script[3..6]);
     // This snapshot is begun before the log is resumed. The snapshot becomes the root but does not
     // turn the log on, because the records after it were not logged.
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.volume.log.resume();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
     write(&mut client, &script[6..8]);
@@ -62,20 +62,20 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     };
     // One snapshot fails, and the log is turned off and on again. Only the last snapshot turns the
     // log on.
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.cancel();
     client.volume.log.end();
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     write(&mut client, &script[8..10]);
     client.volume.log.resume();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     write(&mut client, &script[10..12]);
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::On);
     write(&mut client, &script[12..]);
     media = SimMedia::from_image(SimConfig::default(), media.kind, &image(&client));
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script);
 }
 
@@ -89,7 +89,7 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     client.settle();
     client.volume.log.resume();
     write(&mut client, &script[..2]);
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.volume.log.end();
     client.settle();
     assert!(client.append(&script[2]));
@@ -98,12 +98,12 @@ fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script[..2]);
 }
 
 /// The log is resumed before its end is in the superblock. A snapshot that began this early would
-/// not turn the log on, so none may begin yet.
+/// not turn the log on, so no snapshot may begin yet.
 #[test]
 fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     let (mut client, _media) = client(Policy::Always);
@@ -120,8 +120,8 @@ fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
 
 /// The data set was emptied before the log ended. At that time, the log had no segment to release.
 /// After the log has resumed, the next record begins a segment, so the old release could happen
-/// now. It must not happen: it would drop the snapshot from which the log resumed, and the snapshot
-/// holds data that was written while the log was off.
+/// now. The release must not happen: it would drop the snapshot from which the log resumed, and
+/// this snapshot holds data that was written while the log was off.
 #[test]
 fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     let (mut client, mut media) = client(Policy::Always);
@@ -139,19 +139,19 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     client.settle();
     write(&mut client, &script[..3]);
     client.volume.log.resume();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::On);
     write(&mut client, &script[3..]);
     client.turn(true);
     assert_eq!(root_entries(&client), Some(3));
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script);
 }
 
-/// Small commits share a pair of blocks. Each of them is written together with the commits before
-/// it in the pair. Commits after the log's end must not be written together with commits before the
+/// Small commits share a pair of blocks. Each commit is written together with the commits before it
+/// in the pair. Commits after the log's end must not be written together with commits before the
 /// end.
 #[test]
 fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
@@ -167,12 +167,12 @@ fn what_is_behind_the_end_of_a_log_shares_no_batch_with_what_is_before() {
     write(&mut client, &script[7..]);
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script[..6]);
 }
 
-/// The log ends, resumes, and ends again. Records that were logged in between must not continue the
-/// log after its first end.
+/// The log ends, resumes, and ends again. Records that were appended between the two ends must not
+/// continue the log after its first end.
 #[test]
 fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     let (mut client, mut media) = client(Policy::Always);
@@ -187,7 +187,7 @@ fn a_log_that_ends_twice_has_ended_where_it_ended_first() {
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     drop(client);
-    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     assert_eq!(recovered, script[..2]);
 }
 
@@ -211,20 +211,20 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
         media.disk.crash_after(ops);
         let opened = reopen(&mut media, &off);
         let Some(crash) = media.disk.crashed() else {
-            assert_eq!(opened.expect("it opens").1, script);
-            assert!(ops > 20, "the start was killed at each of its operations");
+            assert_eq!(opened.expect("the volume opens").1, script);
+            assert!(ops > 20, "the start is killed at more than 20 operations");
             break;
         };
         for image in crash.process_images(&limits) {
-            let (_, recovered) = reopen(&mut media_of(&image), &off).expect("it opens");
-            assert_eq!(recovered, script, "killed at operation {ops}");
+            let (_, recovered) = reopen(&mut media_of(&image), &off).expect("the volume opens");
+            assert_eq!(recovered, script, "the start was killed at operation {ops}");
         }
     }
 }
 
 /// Records are appended after the log's end, and a mapped buffer says that they are durable.
-/// Recovery must still ignore them. The next start continues the log from its end. Neither this
-/// start nor a later one may report the ignored records as lost.
+/// Recovery must still ignore these records. The next start continues the log from its end. Neither
+/// this start nor a later start may report the ignored records as lost.
 #[test]
 fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -246,7 +246,8 @@ fn what_was_durable_behind_the_end_of_a_log_is_not_missed() {
         let image = media.disk.crash_now().process_images(&limits).swap_remove(0);
         media = SimMedia::from_image(config, Kind::Files, &image);
         media.disk.crash_after(1_000_000);
-        let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
         assert_eq!(recovered, script[..2]);
     }
 }

@@ -17,7 +17,7 @@ fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia
 
 /// Keeps the next writes to the first segment from completing.
 fn hold(client: &mut Client) {
-    // After these turns, the keeper has prepared all segments that it prepares ahead.
+    // After these turns, the keeper has prepared all segments that it prepares in advance.
     for _ in 0..5 {
         client.turn(true);
     }
@@ -47,7 +47,7 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     assert_eq!(client.volume.log.releasable(client.now), durable);
     assert_eq!(client.volume.log.room(1), Room::Full);
     assert_eq!(client.volume.log.next_deadline(), None);
-    // Even without the fault, nothing may be written again.
+    // Even without the fault, the log may write nothing again.
     client.disk.faults(|faults| faults.writes_until_failure = None);
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
@@ -136,7 +136,7 @@ fn a_failed_preparation_fails_alone() {
     assert!(count < 8 && client.volume.log.latched().is_none());
     assert!(client.volume.log.prepare_failed().is_some());
     assert_eq!(client.volume.log.room(20_000), Room::Full);
-    // After a while the preparation is tried again. It succeeds, and the log goes on.
+    // After a while, the keeper succeeds in preparing a segment, and the log goes on.
     client.disk.faults(|faults| faults.unwritable.clear());
     client.pass(Duration::from_secs(2));
     assert_eq!(client.volume.log.room(1), Room::Free);
@@ -152,7 +152,7 @@ fn fill(client: &mut Client) -> (usize, usize) {
     for _ in 0..10_000 {
         match client.volume.log.room(3000) {
             Room::Free => {
-                assert_eq!(scarce, 0, "room does not come back by itself");
+                assert_eq!(scarce, 0, "scarce room never becomes free");
                 free += 1;
             }
             Room::Scarce => scarce += 1,
@@ -168,8 +168,8 @@ fn fill(client: &mut Client) -> (usize, usize) {
     panic!("the log never became full");
 }
 
-/// Fills a log with deletions: first deletions that clients ask for, then deletions of expired or
-/// evicted keys, which no client asked for. Each of the latter is as large as the room allows.
+/// Fills a log with deletions. Clients ask for the first ones. The later ones are of expired or
+/// evicted keys. No client asks for these, and each is as large as the room allows.
 fn fill_with_deletions(client: &mut Client) {
     loop {
         match client.volume.log.room(700) {
@@ -179,7 +179,7 @@ fn fill_with_deletions(client: &mut Client) {
                 continue;
             }
             Room::Free | Room::Scarce => {}
-            Room::Full => panic!("deletions have taken the last share"),
+            Room::Full => panic!("deletions have left no room at all"),
         }
         client.volume.log.append(0, &[&[7; 700]]);
         assert!(client.volume.log.has_place());
@@ -204,14 +204,14 @@ fn deletions_leave_room_for_what_empties_the_data_set() {
         let mut media = formatted_as(SimConfig::default(), Kind::Files, &layout);
         let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
         let mut client = Client::new(volume, media.disk.clone(), 0);
-        // A segment is prepared ahead, and then the disk is full.
+        // The keeper prepares a segment in advance, and then the disk is full.
         client.pass(Duration::from_secs(1));
         client.disk.faults(|faults| faults.full = true);
         fill_with_deletions(&mut client);
         assert_eq!(
             client.volume.log.room(16_000),
             Room::Last,
-            "deletions take nothing of the last share"
+            "deletions leave the room that is reserved for emptying the data set"
         );
         drop(client);
 
@@ -253,8 +253,8 @@ fn what_nobody_asked_for_takes_no_memory() {
     assert!(client.volume.log.room_to_free() > 700);
 }
 
-/// Appends records of all sizes, in batches of all sizes, until there is no room. Every record that
-/// was let in must have a place in the segments.
+/// Appends records of all sizes, in batches of all sizes, until there is no room. Every record for
+/// which the log said that it has room must have a place in the segments.
 #[test]
 fn what_there_is_room_for_has_its_place() {
     for seed in 0..200 {
@@ -289,11 +289,11 @@ fn what_there_is_room_for_has_its_place() {
 #[test]
 fn a_full_volume_and_the_way_out_of_it() {
     let (mut client, mut media) = client(Policy::Always, SimConfig::default());
-    // A segment is prepared ahead, and then the disk is full.
+    // The keeper prepares a segment in advance, and then the disk is full.
     client.pass(Duration::from_secs(1));
     client.disk.faults(|faults| faults.full = true);
     let (free, scarce) = fill(&mut client);
-    assert!(free >= 1 && scarce >= 1, "{free} and {scarce}");
+    assert!(free >= 1 && scarce >= 1, "records fitted: {free} free, {scarce} scarce");
     let acknowledged = client.acknowledged;
     drop(client);
 
@@ -330,7 +330,7 @@ fn a_release_becomes_durable_also_where_nothing_is_flushed() {
     assert_eq!(client.volume.log.room(1), Room::Free);
 }
 
-/// A deallocation is a hint. If the device refuses it, the volume loses nothing.
+/// A deallocation is only a hint. If the device refuses a deallocation, the volume loses nothing.
 #[test]
 fn a_deallocation_that_fails_loses_nothing() {
     let mut media = formatted(SimConfig::default(), Kind::Device);
@@ -399,7 +399,7 @@ fn a_flush_starts_in_time_and_late_data_holds_replies() {
     }
     assert_eq!(client.volume.log.stats().in_flight, 1, "the batch was submitted");
     client.now += Duration::from_millis(100);
-    assert_eq!(client.volume.log.releasable(client.now), Lsn(0), "a second has passed");
+    assert_eq!(client.volume.log.releasable(client.now), Lsn(0), "a second passed without a flush");
     client.disk.faults(|faults| faults.held.clear());
     client.settle();
     assert_eq!(client.volume.log.releasable(client.now), client.volume.log.appended());
@@ -436,7 +436,7 @@ fn however_much_comes_behind_it_the_oldest_is_flushed_in_time() {
         }
         client.now += Duration::from_millis(1);
     }
-    let deadline = client.volume.log.next_deadline().expect("something is not durable");
+    let deadline = client.volume.log.next_deadline().expect("there is data that is not durable");
     assert!(deadline <= start + FLUSH_AFTER + Duration::from_millis(20), "{:?}", deadline - start);
 }
 
@@ -502,7 +502,7 @@ fn changing_the_policy_makes_the_past_durable() {
         client.turn(true);
     }
     assert_eq!(client.volume.log.durable(), client.volume.log.appended());
-    assert!(client.volume.log.stats().flushes >= 1, "written batches need a flush");
+    assert!(client.volume.log.stats().flushes >= 1, "a flush makes written batches durable");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Faults of the mapped buffers: pages that the kernel can't provide. The tests truncate the mapped
-//! file while the buffers are in use. For the process, the effect is the same as with a full
+//! file while the buffers are in use. The process then meets the same fault as on a full
 //! copy-on-write file system or a bad sector.
 
 use std::fs::OpenOptions;
@@ -22,14 +22,14 @@ struct FileMedia {
     is_mapped: bool,
 }
 
-/// The point of a start at which the file is truncated.
+/// The moment of a start at which the file is truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,
     /// As soon as the file is mapped.
     WhenMapped,
-    /// When the log's path is opened again after the file was mapped. By then, the buffers were
-    /// read once.
+    /// When the log's path is opened again after the file was mapped. By then, recovery has read
+    /// the buffers once.
     WhenRead,
 }
 
@@ -93,7 +93,8 @@ fn cut(place: &PathBuf, size: u64) {
     file.and_then(|file| file.set_len(size)).expect("the length can be set");
 }
 
-/// The medium that the next process finds: the disk as it is now, with what is left of the file.
+/// The medium that the next process finds: the disk as it is now, and the remaining contents of the
+/// file.
 fn next_life(client: &Client, place: &PathBuf) -> SimMedia {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let mut image = client.disk.crash_now().process_images(&limits).swap_remove(0);
@@ -104,13 +105,13 @@ fn next_life(client: &Client, place: &PathBuf) -> SimMedia {
 
 /// A client of a new volume under `everysec`, with `count` records in the open batch.
 fn client_with(media: &mut FileMedia, count: usize) -> Client {
-    let (volume, _) = reopen(media, &options(Policy::EverySec)).expect("it opens");
+    let (volume, _) = reopen(media, &options(Policy::EverySec)).expect("the volume opens");
     let mut client = Client::new(volume, media.sim.disk.clone(), 0);
     for record in &script(count) {
         assert!(client.append(record));
     }
     client.turn(false);
-    assert_eq!(client.acknowledged, count, "a record in a mapped buffer is kept at once");
+    assert_eq!(client.acknowledged, count, "a record in a mapped buffer is acknowledged at once");
     client
 }
 
@@ -119,8 +120,8 @@ fn large() -> (u16, Vec<u8>) {
     (0, vec![7; LBA_SIZE])
 }
 
-/// A client that has met a fault. The open batch has two pages. The first page is in the file. The
-/// second page was cut off before the second record was stored in it.
+/// A client whose process has met a fault. The open batch has two pages. The first page is in the
+/// file. The second page was cut off before the second record was stored in it.
 fn client_behind_fault(media: &mut FileMedia) -> Client {
     let mut client = client_with(media, 1);
     let before = client.volume.log.kept();
@@ -139,8 +140,8 @@ fn what_was_kept_before_a_fault_comes_back() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let mut media = FileMedia::new(&place);
     let client = client_behind_fault(&mut media);
-    let (_, recovered) =
-        reopen(&mut next_life(&client, &media.place), &options(Policy::EverySec)).expect("opens");
+    let (_, recovered) = reopen(&mut next_life(&client, &media.place), &options(Policy::EverySec))
+        .expect("the volume opens");
     assert_eq!(recovered, script(1));
 }
 
@@ -156,13 +157,17 @@ fn what_is_stored_behind_a_fault_is_kept_when_it_is_written() {
     assert_eq!(client.volume.log.kept(), lsn);
     assert_eq!(client.acknowledged, 2);
     assert!(client.append(&large()));
-    assert_eq!(client.volume.log.kept(), lsn, "later buffers are private, too");
+    assert_eq!(
+        client.volume.log.kept(),
+        lsn,
+        "a record after the fault is kept only when it is written"
+    );
     for _ in 0..3 {
         client.turn(true);
     }
     assert_eq!(client.acknowledged, 3);
-    let (_, recovered) =
-        reopen(&mut next_life(&client, &media.place), &options(Policy::EverySec)).expect("opens");
+    let (_, recovered) = reopen(&mut next_life(&client, &media.place), &options(Policy::EverySec))
+        .expect("the volume opens");
     assert_eq!(recovered, [&script(1)[..], &[large(), large()]].concat());
 }
 
@@ -210,7 +215,7 @@ fn what_comes_behind_a_fault_is_out_of_reach_of_the_next() {
         client.turn(true);
     }
     assert_eq!(client.acknowledged, 2);
-    // The file is extended to its full length, and is later truncated to nothing.
+    // The file is extended to its full length, and later truncated to zero.
     cut(&media.place, (BUFFER_COUNT * BATCH_SIZE) as u64);
     assert!(client.append(&large()));
     cut(&media.place, 0);
@@ -224,7 +229,7 @@ fn buffers_that_nothing_was_in_may_be_lost() {
     for policy in [Policy::EverySec, Policy::Always, Policy::No] {
         let place = tempfile::tempdir().expect("a directory for the test");
         let mut media = FileMedia::new(&place);
-        let (volume, _) = reopen(&mut media, &options(policy)).expect("it opens");
+        let (volume, _) = reopen(&mut media, &options(policy)).expect("the volume opens");
         let mut client = Client::new(volume, media.sim.disk.clone(), 0);
         cut(&media.place, 0);
         let script = script(20);
@@ -232,8 +237,8 @@ fn buffers_that_nothing_was_in_may_be_lost() {
         client.settle();
         assert_eq!((client.acknowledged, client.durable), (20, 20), "{policy:?}");
         assert_eq!(client.volume.log.latched(), None);
-        let (_, recovered) =
-            reopen(&mut next_life(&client, &media.place), &options(policy)).expect("opens");
+        let (_, recovered) = reopen(&mut next_life(&client, &media.place), &options(policy))
+            .expect("the volume opens");
         assert_eq!(recovered, script);
     }
 }
@@ -257,7 +262,8 @@ fn buffers_that_can_not_be_read_at_a_start_are_no_end_of_the_log() {
 
         media.loses = Loses::Never;
         std::fs::write(&media.place, held).expect("the file can be written");
-        let (_, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+        let (_, recovered) =
+            reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
         assert_eq!(recovered, script(3));
     }
 }

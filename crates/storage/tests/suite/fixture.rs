@@ -3,8 +3,8 @@
 //! version 1 is refused, with a message.
 //!
 //! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It is stored
-//! as runs of 64 bytes, each with its place. Runs of zeros are left out. `MAKE_FIXTURE=6` makes the
-//! fixture of version 6 again; the fixture of a released version is never changed.
+//! as runs of 64 bytes, each with its place. Runs of zeros are left out. With `MAKE_FIXTURE=6`, the
+//! test makes the fixture of version 6 again. Never change the fixture of a released version.
 
 use std::path::PathBuf;
 
@@ -91,16 +91,16 @@ fn new_media(version: u32) -> SimMedia {
 fn make(version: u32) {
     let records = records();
     let mut media = new_media(version);
-    format(&mut media, &SMALL).expect("there is room");
-    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    format(&mut media, &SMALL).expect("the simulated disk has room for the volume");
+    let (volume, _) = reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), 0);
     for record in &records[..3] {
         assert!(client.append(record));
         client.settle();
     }
-    client.begin(SnapshotKind::OnDemand).expect("nothing else is under way");
+    client.begin(SnapshotKind::OnDemand).expect("no other snapshot is under way");
     client.settle();
-    client.begin(SnapshotKind::Wal).expect("nothing else is under way");
+    client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     for record in &records[3..6] {
         // The snapshot needs the first of these records, because they are appended while it is
         // being written.
@@ -109,7 +109,8 @@ fn make(version: u32) {
     }
     drop(client);
     // Opening the volume again begins a second epoch.
-    let (volume, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
+    let (volume, recovered) =
+        reopen(&mut media, &options(Policy::Always)).expect("the volume opens");
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     for record in &records[6..9] {
         assert!(client.append(record));
@@ -143,7 +144,7 @@ fn open(version: u32) -> SimMedia {
 
 /// The blocks and the mapped buffers of a fixture.
 pub(crate) fn image(version: u32) -> Image {
-    let packed = std::fs::read(path(version)).expect("the fixture is there");
+    let packed = std::fs::read(path(version)).expect("the fixture can be read");
     let mut areas = [const { Vec::new() }; AREAS + 1];
     for entry in packed.chunks_exact(1 + 4 + RUN) {
         let at = u32::from_le_bytes(entry[1..5].try_into().expect("four bytes")) as usize;
@@ -182,8 +183,8 @@ pub(crate) fn image(version: u32) -> Image {
 
 #[test]
 fn a_volume_of_version_1_is_refused() {
-    let refused = reopen(&mut open(1), &options(Policy::EverySec))
-        .expect_err("version 2 is too old on a device");
+    let refused =
+        reopen(&mut open(1), &options(Policy::EverySec)).expect_err("version 1 is too old");
     assert_eq!(
         refused.to_string(),
         "the volume has format version 1; this program reads 2, 5 and 6"
@@ -204,7 +205,8 @@ fn a_volume_of_version_2_on_a_device_is_refused() {
 #[test]
 fn a_superblock_of_files_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
-    let refused = with_superblock_of(&files).expect_err("the superblock is of another medium");
+    let refused =
+        with_superblock_of(&files).expect_err("a superblock of files is refused on a device");
     assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
 }
 
@@ -227,8 +229,8 @@ fn a_device_that_has_lost_its_end_is_refused() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
     let image = media.disk.crash_now().power_images(&limits).swap_remove(0);
     let mut media = SimMedia::from_image(SimConfig::default(), Kind::Device, &image);
-    let refused =
-        reopen(&mut media, &options(Policy::EverySec)).expect_err("the device is shorter");
+    let refused = reopen(&mut media, &options(Policy::EverySec))
+        .expect_err("a device that has lost blocks is refused");
     let expected = Error::OtherSize { found_lbas: device_lbas - 5, made_lbas: device_lbas };
     assert_eq!(refused, expected);
 }
@@ -267,14 +269,15 @@ fn can_be_read_and_goes_on(version: u32) {
         make(version);
     }
     let mut media = open(version);
-    let report = verify(&mut media, &mut |_| {}).expect("the fixture is whole");
+    let report = verify(&mut media, &mut |_| {}).expect("the fixture passes verification");
     assert_eq!(report.records, records().len() as u64 - 3);
     assert_eq!(report.root.map(|root| root.entry_count), Some(3));
     let mut on_demand = options(Policy::EverySec);
     on_demand.root = RootChoice::OnDemand;
-    let (_, recovered) = reopen(&mut open(version), &on_demand).expect("it opens");
+    let (_, recovered) = reopen(&mut open(version), &on_demand).expect("the volume opens");
     assert_eq!(recovered, records()[..3]);
-    let (volume, recovered) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (volume, recovered) =
+        reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     assert_eq!(recovered, records());
     for copy in inspect(&mut media).expect("the volume can be inspected").copies {
         let SuperblockCopy::Valid(superblock, _) = copy else { panic!("{copy:?}") };
@@ -290,7 +293,7 @@ fn can_be_read_and_goes_on(version: u32) {
     assert!(client.append(&(11, b"more".to_vec())));
     client.settle();
     drop(client);
-    let (_, again) = reopen(&mut media, &options(Policy::EverySec)).expect("it opens");
+    let (_, again) = reopen(&mut media, &options(Policy::EverySec)).expect("the volume opens");
     assert_eq!(again[..recovered.len()], recovered[..]);
     assert_eq!(again.last(), Some(&(11, b"more".to_vec())));
 }

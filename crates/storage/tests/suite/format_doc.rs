@@ -18,15 +18,15 @@ fn render() -> String {
     let mut text = format!(
         "# What is on the volume: format versions 2 to 6
 
-Rendered from the constants in `crates/storage/src/layout.rs` by a test; change those, then run the
-test with `UPDATE_EXPECT=1`.
+A test renders this file from the constants in `crates/storage/src/layout.rs` and from texts in
+`crates/storage/tests/suite/format_doc.rs`. Change those, then run the test with `UPDATE_EXPECT=1`.
 
 All integers are little-endian. Bytes that no field covers are written as zero and must read as zero.
-A block is {LBA_SIZE} bytes. An LSN is a position in the stream of records, in bytes; a record's own
-LSN is the position right behind it.
+A block is {LBA_SIZE} bytes. An LSN is a position in the stream of records, in bytes. A record's own
+LSN is the position right after the record.
 
-Checksums are XXH3 (64 bits). Those of batches and records are mixed with volume id, epoch and LSN:
-bytes that are intact, but stale or of another volume, do not verify.
+Checksums are XXH3 (64 bits). The checksums of batches and records are mixed with volume id, epoch and
+LSN. So stale bytes, or bytes of another volume, have wrong checksums even if they are intact.
 
 ## Areas
 
@@ -34,8 +34,8 @@ bytes that are intact, but stale or of another volume, do not verify.
 |---|---|---|
 | superblock | `super` | {copies} copies of {copy_lbas} blocks each: two at the head, two at the end |
 | log | `wal` | slots, each of which holds one segment, or nothing |
-| snapshot slots | `snapshot-a` `snapshot-b` `snapshot-c` | each a snapshot, or nothing that counts |
-| mapped buffers | `buffers` | batches not yet in the log, each in a buffer of `batch_lbas_max` blocks; then a block with the size of all buffers together, in bytes |
+| snapshot slots | `snapshot-a` `snapshot-b` `snapshot-c` | each holds a snapshot, or nothing that counts |
+| mapped buffers | `buffers` | batches that are not in the log yet, each in a buffer of `batch_lbas_max` blocks; then a block with the total size of the buffers in bytes |
 
 On a device there is one space of blocks:
 
@@ -44,45 +44,47 @@ On a device there is one space of blocks:
 0                        1 MiB            65 MiB
 ```
 
-Log and snapshot slots are made of extents, equal pieces of the device, of which there are at most
-{extents}. No area has a share of its own: an extent is a piece of the log, a piece of a slot, or free,
-and the superblock says which. The length of an extent is the smallest power of two, at least 256 blocks
-(1 MiB), with which this limit is kept. A segment of the log has a whole number of extents, or an extent
-has a whole number of segments.
+Log and snapshot slots are made of extents. Extents are equal pieces of the device. There are at most
+{extents}. No area has a fixed share of the device: an extent is a piece of the log, a piece of a slot, or
+free, and the superblock says which. The length of an extent is at least 256 blocks (1 MiB). It is the
+smallest power of two for which the device has no more extents than the limit. Either a segment of the
+log has a whole number of extents, or an extent has a whole number of segments.
 
-The mapped buffers on a device are 64 MiB; no block behind them has their size.
+On a device, the mapped buffers are 64 MiB, and no block after them holds their size.
 
 ## Versions
 
 | version | what | opened by this program |
 |---|---|---|
-| 1 | before snapshots | no: export with the program that made it, and import with this one |
-| 2 | files; up to this version also a device, in four fixed shares | files, yes; a device, no: export it with the program that made it, make a new volume with `slimio format --force`, and import |
+| 1 | before snapshots | no: export the data set with the program that made the volume, and import it with this program |
+| 2 | files, or a device in four fixed shares | in files, yes; on a device, no: export the data set with the program that made the volume, make a new volume with `slimio format --force`, and import the data set |
 | 3 | a device in extents | yes; if the device reports an identity, the volume becomes one of version 4 |
 | 4 | a device in extents, with the identity of the device in the superblock | yes |
-| 5 | as 2, 3 or 4, with a snapshot that needs some of the log behind it | yes |
-| 6 | as 2 to 5; chunks and records may hold values of every type | yes |
+| 5 | as 2, 3 or 4, but a snapshot may need some of the log after it | yes |
+| 6 | as 2 to 5, but chunks and records may hold values of every type | yes |
 
-This program writes version 6. A server that opens a volume of an earlier version moves it to version 6
-before it appends anything: two updates of the superblock, so that no copy of the earlier version is
-left. A power cut in between leaves a volume that both programs read. After the second update, programs
-that only read earlier versions refuse the volume. Tools that only read a volume leave its version as
-it is. To go back, `slimio export` the data set, and `slimio import` it with the earlier program, which
-refuses types that it does not know.
+This program writes version 6. A server that opens a volume of an earlier version moves the volume to
+version 6 before it appends anything. It updates the superblock twice, so that no copy of the earlier
+version is left. If power is cut between these two updates, both the earlier program and this program can
+read the volume. After the second update, programs that only read earlier versions refuse the volume.
+Tools that only read a volume do not change its version. To go back to an earlier program, run
+`slimio export` with this program and `slimio import` with the earlier one. The earlier program refuses
+types that it does not know.
 
-Since version 5, a volume may hold a WAL-snapshot that was taken while clients went on writing. It may
-lack entries that were overwritten or deleted while it was taken; the log behind it, up to `consistent`,
-has those changes. A log that ends before that is damaged.
+Since version 5, a volume may hold a WAL-snapshot that was taken while clients went on writing. Such a
+snapshot may lack entries that were overwritten or deleted while it was taken. The log after the
+snapshot, up to the LSN `consistent`, has these changes. A log that ends before that LSN is damaged.
 
-Up to version 5, values are strings and hashes. Since version 6, they are of any type, and in the chunks
-of a snapshot each type has a number: 0 string, 1 list, 2 set, 4 hash. A type that the program does not know is
-refused, with its number or with the command that made it. Everything but the superblock and the
-payloads is the same in versions 2 to 6.
+Up to version 5, values are strings and hashes. Since version 6, values are of any type, and in the
+chunks of a snapshot each type has a number: 0 string, 1 list, 2 set, 4 hash. If the program does not
+know a type, it refuses the value. The error names the type's number, or the command that made the value.
+Versions 2 to 6 differ only in the superblock and the payloads.
 
 ## Superblock
 
-An update with an even sequence writes copies 0 and 2, one with an odd sequence copies 1 and 3; one
-after the other, each durable. The valid copy with the highest sequence is in force.
+An update with an even sequence writes copies 0 and 2. An update with an odd sequence writes copies 1
+and 3. The first copy is durable before the second is written. The valid copy with the highest sequence
+is in force.
 
 ",
         extents = layout::EXTENTS_MAX,
@@ -94,9 +96,9 @@ after the other, each durable. The valid copy with the highest sequence is in fo
         "
 ### While a volume is made
 
-The mark is written at the place of copy 0, before anything else is written. The second superblock
-overwrites it. If it is there and no copy is valid, the volume was never finished: nothing counts, and
-the volume is made anew.
+The mark of an unfinished volume is written at the place of copy 0, before anything else is written. The
+second superblock overwrites the mark. If there is a mark but no valid copy, the volume was never
+finished. Nothing on the volume counts then, and the volume is made anew.
 
 ",
     );
@@ -105,27 +107,29 @@ the volume is made anew.
         "
 ### Extents in the superblock
 
-Each has an entry of 16 bits: 0 when it is free; else its area in bits 13-15 (1 log; 2, 3, 4 slot a, b,
-c) and its place in the area, counted from 0, in bits 0-12. Block `n` of an area is block
-`n % extent_lbas` of its extent `n / extent_lbas`. The log's area may have holes, where nothing is.
-The map is that of the moment when the superblock was written. Extents that were taken since are free
-in it: nothing in them counts.
+Each extent has an entry of 16 bits. The entry is 0 if the extent is free. Otherwise bits 13-15 hold its
+area (1 log; 2, 3, 4 slot a, b, c), and bits 0-12 hold its place in the area, counted from 0. Block `n` of
+an area is block `n % extent_lbas` of the area's extent `n / extent_lbas`. The log's area may have holes,
+which have no extent. The map of extents is from the moment when the superblock was written. Extents that
+were taken later are free in the map, and nothing in them counts.
 
 ### Identity in the superblock
 
-The identity distinguishes the device from all others, whatever its name is today. For an NVMe
-namespace, it is serial number and namespace id, as `nvme serial SERIAL namespace ID`. For another
-block device, it is what the kernel reports (device-mapper uuid, for an encrypted device without the
-name that it was opened under; wwid; serial number), with the number of the partition. Files, including
-those of an emulated SSD, have none, nor do devices of which the kernel reports nothing. A volume whose
-identity is not that of its device is a copy: it is refused unless the copy is accepted. A volume
-without an identity takes that of its device when it is opened.
+The identity distinguishes the device from all others, even if the device's name changes. For an NVMe
+namespace, the identity is `nvme serial SERIAL namespace ID`. For another block device, the kernel reports
+a device-mapper uuid, a wwid or a serial number. The identity is the first of these that exists, with the
+number of the partition. Of the uuid of an encrypted device, the identity leaves out the name under which
+the device was opened. Files, including those of an emulated SSD, have no identity. Devices for which the
+kernel reports none of these values have no identity either. A volume whose stored identity differs from
+its device's identity is a copy. A copy is refused unless it is accepted. When a volume without an
+identity is opened, it takes the identity of its device.
 
 ### Snapshot slots in the superblock
 
-Recovery starts from the root, the snapshot in one of the slots, and replays the log behind its LSN;
-without a root, from the empty data set. A slot is in one of three roles; there is at most one
-WAL-snapshot and one on-demand snapshot, so there is always a reserve to write the next one to.
+Recovery starts from the root, which is the snapshot in one of the slots, and replays the log after the
+root's LSN. Without a root, recovery starts from the empty data set. A slot has one of three roles:
+WAL-snapshot, on-demand snapshot or reserve. There is at most one WAL-snapshot and one on-demand
+snapshot, so there is always a reserve for the next snapshot.
 
 ",
     );
@@ -135,18 +139,20 @@ WAL-snapshot and one on-demand snapshot, so there is always a reserve to write t
         "
 ## Batch
 
-A batch is one write: a header, records, zeros up to a whole block. It never crosses segments. The
-first {open} bytes, the open half, are written when the batch is opened in its buffer; the rest when
-it is submitted. At most {in_flight} are in flight.
+A batch is one write: a header, records, and zeros up to the end of a block. A batch never crosses the
+end of a segment. The first {open} bytes of the header are the open half. They are written when the batch
+is opened in its buffer. The rest of the header is written when the batch is submitted. At most
+{in_flight} batches are in flight.
 
-A tail pair is two blocks, to which the same growing batch is written alternately. The block with more
-records counts, and the next batch lies behind both. But if a batch of a later epoch continues the block
-with fewer records, that block counts: the write of the other one, by a server that had died, reached
-the device late.
+A tail pair is two blocks. The same growing batch is written to them alternately. The block with more
+records counts, and the next batch lies after both blocks. There is one exception: if a batch of a later
+epoch continues the block with fewer records, the block with fewer records counts. In this case, a server
+submitted the block with more records and then died, and this write reached the device late.
 
-The log is read from parent to parent, from its start. It must come to a batch whose checksum is
-`cut_parent` of the superblock; behind that, batches of older epochs do not count. A log that does not
-lead there is damaged: another batch is in the place of that one.
+Recovery reads the log from its start, batch after batch. Each batch has the checksum of the batch before
+it, its parent. If the log starts before the last recovery's cut, one of the batches must have the checksum
+`cut_parent` of the superblock. After this batch, batches of older epochs do not count. If no batch has this
+checksum, the log is damaged, because another batch is in the place of the batch before the cut.
 
 ",
         open = layout::batch::FIELDS[5].offset,
@@ -158,8 +164,8 @@ lead there is damaged: another batch is in the place of that one.
         "
 ## Record
 
-A record larger than the room in a batch is cut in fragments, each with this header. It counts when
-all its fragments are there.
+A record that is larger than the room in a batch is cut in fragments, and each fragment has this header.
+The record counts only if all its fragments were found.
 
 ",
     );
@@ -178,9 +184,10 @@ fn snapshot(text: &mut String) {
 | header | chunk | chunk | ... | index | trailer |
 ```
 
-Each part starts at a block. The superblock has the checksum of the trailer, the trailer those of
-header and index, the index that of each chunk. All are mixed with volume id, slot, epoch and number,
-and with what the part is: what a slot held before never verifies as part of a later snapshot.
+Each part starts at the start of a block. The superblock has the checksum of the trailer. The trailer has
+the checksums of header and index, and the index has the checksum of each chunk. All checksums are mixed
+with volume id, slot, epoch and snapshot number, and with the kind of the part. So the checks never
+mistake old contents of a slot for a part of a later snapshot.
 
 A chunk is at most {chunk_lbas} blocks long, so that one read fetches it. Storage does not interpret its
 payload.

@@ -112,7 +112,7 @@ fn what_is_wrong_is_a_sentence_with_a_place() {
         (
             2,
             27,
-            "the snapshot in snapshot-b is damaged: chunk 1 at block 2: the blocks hold something else",
+            "the snapshot in snapshot-b is damaged: chunk 1 at block 2: the blocks hold other data",
         ),
         (index_lba, 0, "the snapshot in snapshot-b is damaged: its index: its checksum is wrong"),
         (

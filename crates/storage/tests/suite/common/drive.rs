@@ -47,7 +47,8 @@ impl Plugged {
 
 impl SwitchedDrive {
     pub(crate) fn new(spec: &str, seed: u64) -> Self {
-        let options = DriveOptions::parse(spec, Clock::Virtual).expect("the test names a drive");
+        let options = DriveOptions::parse(spec, Clock::Virtual)
+            .expect("the test's drive specification is valid");
         // A deallocated block reads as a pattern. So code that relies on zeros there fails.
         let deallocated = Deallocated::Pattern;
         let options = DriveOptions { can_lose_power: true, deallocated, ..options };
@@ -62,8 +63,8 @@ impl SwitchedDrive {
         self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns the power on. The power is cut after `operations`; with `None`, only by
-    /// [`cut_now`](Self::cut_now).
+    /// Turns the power on. The power is cut after `operations` operations. If that is `None`, only
+    /// [`cut_now`](Self::cut_now) cuts the power.
     pub(crate) fn turn_on(&self, operations: Option<u64>) {
         let mut plugged = self.plugged();
         plugged.has_power = true;
@@ -143,7 +144,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // No test needs the drive's counters, and asking for them takes a thread.
+        // No test needs the drive's counters. To ask for them, a thread of its own would be needed.
         None
     }
 

@@ -61,10 +61,17 @@ fn check(
     let Some(start) = start else {
         let is_prefix = script.starts_with(recovered);
         let count = recovered.len();
-        panic!("lost: {count} came back, prefix: {is_prefix}, {promise:?}; {}", context());
+        panic!(
+            "records are lost: {count} came back, is this a prefix: {is_prefix}, {promise:?}; {}",
+            context()
+        );
     };
     let end = start + recovered.len();
-    assert!(end <= promise.at_most, "invented: {end} came back, {promise:?}; {}", context());
+    assert!(
+        end <= promise.at_most,
+        "more records than were appended: {end}, {promise:?}; {}",
+        context()
+    );
     end
 }
 
@@ -79,7 +86,7 @@ pub(crate) struct Plan {
     /// Records that the second life writes.
     pub(crate) second_life: usize,
     pub(crate) deaths: [Death; 2],
-    /// Number of records that are appended before each turn of the loop.
+    /// Number of records that are appended before each turn of the client's loop.
     pub(crate) per_turn: usize,
     /// A second life begins on each image of the first life whose number is a multiple of this.
     pub(crate) second_every: usize,
@@ -115,11 +122,12 @@ pub(crate) fn enumerate(plan: &Plan) -> (usize, usize) {
         disk.crash_after(crash_point);
         let Ok((volume, _)) = reopen(&mut media, &options(plan.policy)) else {
             // The disk crashed while an empty volume was opened.
-            let crash = disk.crashed().expect("nothing else fails");
+            let crash = disk.crashed().expect("only the crash makes opening fail");
             for image in images(&crash, plan.deaths[0], &FIRST) {
                 let mut media = SimMedia::from_image(plan.config, plan.kind, &image);
                 media.is_feigned = true;
-                let (_, recovered) = reopen(&mut media, &options(plan.policy)).expect("it opens");
+                let (_, recovered) =
+                    reopen(&mut media, &options(plan.policy)).expect("the volume opens");
                 assert!(recovered.is_empty());
                 first_count += 1;
             }
@@ -189,7 +197,7 @@ fn second_life(
             // Recovery was interrupted. The next recovery must bring back the records that the
             // interrupted one would have brought back. Only after a power cut may records that were
             // not durable be missing.
-            let crash = disk.crashed().expect("nothing else fails");
+            let crash = disk.crashed().expect("only the crash makes opening fail");
             let is_kept = plan.deaths[1] == Death::Process;
             let at_least = if is_kept { before } else { durable };
             (crash, Promise { at_least, at_most: end })
@@ -213,5 +221,5 @@ fn second_life(
 /// test was written.
 pub(crate) fn assert_counts((first, second): (usize, usize), at_least: (usize, usize)) {
     let is_enough = first >= at_least.0 && second >= at_least.1;
-    assert!(is_enough, "shrunk to {first} and {second} images");
+    assert!(is_enough, "the enumeration has shrunk to {first} and {second} images");
 }

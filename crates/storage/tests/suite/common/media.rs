@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Device,
 }
 
-/// Extents of a device, unless a test says otherwise.
+/// Number of extents of a device, unless a test says otherwise.
 const EXTENT_COUNT: u64 = 36;
 
 /// Blocks of the superblock, half of them at each end of a device.
@@ -31,8 +31,9 @@ pub(crate) struct SimMedia {
     pub(crate) disk: SimDisk,
     pub(crate) kind: Kind,
     pub(crate) can_map: bool,
-    /// Whether the buffers are private memory that only claims to be mapped. This is cheaper, and
-    /// it is enough for a test that does not depend on what outlives the process.
+    /// Whether the buffers are private memory, although the medium claims that they are mapped.
+    /// Private memory is cheaper. It is enough for a test that does not depend on what outlives the
+    /// process.
     pub(crate) is_feigned: bool,
     /// Number of extents of the device. A segment has two extents.
     pub(crate) extent_count: u64,

@@ -51,7 +51,7 @@ pub(crate) fn formatted(config: SimConfig, kind: Kind) -> SimMedia {
 
 pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions) -> SimMedia {
     let mut media = SimMedia::new(config, kind);
-    format(&mut media, layout).expect("there is room");
+    format(&mut media, layout).expect("the simulated disk has room for the volume");
     media
 }
 
@@ -59,13 +59,13 @@ pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions
 #[derive(Default)]
 pub(crate) struct Collector {
     pub(crate) records: Script,
-    /// Errors of damaged chunks, to be reported later. Salvage accepts such errors.
+    /// Errors of damaged chunks, which `chunks_end` reports. Salvage accepts such errors.
     late: Vec<Error>,
 }
 
 impl RecoverSink for Collector {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        // Errors are reported later, as if other threads decoded the chunks.
+        // `chunks_end` reports the errors, as if other threads decoded the chunks.
         match chunk.payload() {
             Ok(payload) => {
                 let records = decode_records(payload);
@@ -125,8 +125,8 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) volume: Volume,
     pub(crate) disk: D,
     pub(crate) now: Instant,
-    /// Number of records that were executed, including those that came back. They are also in the
-    /// log, except those that were executed after the log ended.
+    /// Number of records that were executed, including those that came back. Executed records are
+    /// also in the log, except those that were executed after the log ended.
     pub(crate) appended: usize,
     /// The executed records that make up the data set now.
     pub(crate) history: Script,
@@ -206,7 +206,7 @@ impl<D: Disk> Client<D> {
                 Room::Last | Room::Full => return false,
             }
         }
-        panic!("the client waits for ever");
+        panic!("after 1000 turns, the log still has no room for the record");
     }
 
     /// One turn of the loop. If `idle` is set, the turn waits for the device and lets time pass.
@@ -283,7 +283,7 @@ impl<D: Disk> Client<D> {
             self.volume.log.request_durable();
             self.turn(true);
         }
-        panic!("the client waits for ever");
+        panic!("after 1000 turns, a record is not durable or a snapshot is not finished");
     }
 
     /// Lets virtual time pass.

@@ -27,7 +27,7 @@ pub(crate) enum Step {
     Resume,
 }
 
-/// Unless something is full, a commit becomes durable within this many turns.
+/// Unless the disk or the log is full, a commit becomes durable within this many turns.
 const COMMIT_TURNS_MAX: u32 = 20;
 
 /// The records that may come back.
@@ -63,7 +63,7 @@ impl Oracle {
             Step::Policy(number) => client.volume.log.set_policy(policy(number)),
             Step::RequestDurable => client.volume.log.request_durable(),
             Step::Release => {
-                // A log that is off ignores the release. But the next snapshot is one of the
+                // A log that is off ignores the release. But even then, the next snapshot holds the
                 // emptied data set.
                 let lsn = client.volume.log.appended();
                 client.volume.log.release_before(lsn);
@@ -106,7 +106,7 @@ impl Oracle {
         });
         let (count, appended) = (recovered.len(), self.records.len());
         let Some(start) = start else {
-            panic!("{count} of {appended} came back, {at_least} promised; {context}")
+            panic!("{count} of {appended} records came back, {at_least} were promised; {context}")
         };
         self.records.truncate(start + count);
         self.released.retain(|&released| released <= self.records.len());

@@ -11,7 +11,7 @@ use super::{Client, Disk, Script};
 /// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Waits until all that was appended is durable.
+    /// Waits until all appended records are durable.
     Settle,
     Snapshot(SnapshotKind),
     /// `appendonly no`.
@@ -171,7 +171,7 @@ impl<D: Disk> Client<D> {
 impl Taking {
     /// Writes the rest of the snapshot, and returns the summary that is to be adopted.
     pub(crate) fn finish(&mut self) -> Result<SlotSummary, Error> {
-        let mut writer = self.writer.take().expect("the snapshot is not finished");
+        let mut writer = self.writer.take().expect("the snapshot is not finished yet");
         for records in self.chunks.drain(..).rev() {
             writer.chunk(&mut *self.path, &encode_records(&records), records.len() as u32)?;
         }
