@@ -156,9 +156,7 @@ fn check_older(
     match reopen(&mut media, &options(Policy::Always)) {
         Ok((_, recovered)) => assert_kept(&recovered, promise, &format!("older: {context}")),
         Err(Error::OtherVersion { found: 99, .. }) if older == 0 => {}
-        Err(error) => {
-            panic!("older program, {older} copies: {error}; {context}")
-        }
+        Err(error) => panic!("older program, {older} older copies: {error}; {context}"),
     }
 }
 
