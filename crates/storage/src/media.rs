@@ -94,7 +94,7 @@ impl Lifetime {
     }
 }
 
-/// What is known about where a device puts writes.
+/// A report on where a device puts writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementReport {
     /// Number of placements that the device has for writes; 0 if the device has no data placement.

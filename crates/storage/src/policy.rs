@@ -32,7 +32,8 @@ pub enum Policy {
 pub enum Room {
     /// Every write may run.
     Free,
-    /// Only what frees memory may run: deletes, flushes, expiry and eviction. Other writes fail.
+    /// Only operations that free memory may run: deletions, flushes of databases, expiry and
+    /// eviction. Other writes fail.
     Scarce,
     /// Only commands that empty the data set may run, because after such a command the log can
     /// start anew, without a snapshot.

@@ -96,7 +96,7 @@ pub struct Superblock {
     pub has_types: bool,
 }
 
-/// What was found where a copy of the superblock should be.
+/// The contents of the place of one copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.
@@ -321,7 +321,7 @@ impl Superblock {
         assert_eq!(
             Self::decode(&bytes),
             SuperblockCopy::Valid(Box::new(self.clone()), checksum),
-            "a superblock can be decoded before it is written"
+            "an encoded superblock can be decoded"
         );
         for copy in copies {
             let mut buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);

@@ -80,7 +80,7 @@ impl Log {
         self.close_batch();
         assert!(
             self.open.is_none(),
-            "no batch is open, because `close_batch` closes every batch that holds a record"
+            "`close_batch` leaves no batch open, because every open batch holds a record"
         );
         self.stats.records += 1;
         assert!(!record.full.is_empty(), "a staged record has a payload");

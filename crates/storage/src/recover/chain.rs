@@ -51,8 +51,8 @@ struct Pending {
     db: u16,
 }
 
-/// What the headers of valid batches say about the log, in addition to the chain that the batches
-/// form.
+/// Statements about the log in the headers of valid batches. The chain that the batches form is not
+/// counted here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
     /// Highest durable LSN in a batch of the epoch in force.

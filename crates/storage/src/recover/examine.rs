@@ -14,7 +14,7 @@ use crate::{
     identity, io,
 };
 
-/// What a volume holds, and how its log ends.
+/// The state of a volume, and the end of its log.
 pub(crate) struct Examined {
     pub(crate) superblock: Superblock,
     pub(crate) checksum: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Examined {
     pub(crate) report: Report,
 }
 
-/// What is to be read, and what damage is tolerated.
+/// The root that is to be read, and the faults that are accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// Accept damage. Damage in the log counts as the log's end.

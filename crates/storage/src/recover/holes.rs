@@ -1,4 +1,4 @@
-//! Space for the blocks that a sparse copy left out.
+//! Allocates space for the blocks that a sparse copy of the volume left out.
 //!
 //! `cp --sparse=always` and similar tools turn blocks that hold zeros into holes. A hole reads as
 //! zeros, too, but the first write to it changes metadata of the file system, and fails if the file

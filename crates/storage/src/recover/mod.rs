@@ -67,7 +67,7 @@ pub struct RecoverOptions {
     /// Whether to accept damage. Chunks of the root snapshot that can't be read are then dropped,
     /// and so is everything in the log from the damage on.
     pub salvage: bool,
-    /// What to recover from.
+    /// The state that recovery starts from.
     pub root: RootChoice,
     /// Whether to open a volume that was last written on another device. The volume then belongs to
     /// this device.
@@ -96,7 +96,7 @@ impl RecoverOptions {
     }
 }
 
-/// What to recover from.
+/// The state that recovery starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RootChoice {
     /// The root, and the log after it.
@@ -143,7 +143,7 @@ pub trait RecoverSink {
     fn progress(&mut self, _progress: Progress) {}
 }
 
-/// What recovery is reading.
+/// The part of the volume that recovery is reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The root snapshot.
@@ -167,7 +167,7 @@ pub struct Record<'a> {
 /// How far recovery has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being read.
+    /// The part of the volume that is being read.
     pub phase: Phase,
     /// Bytes read in this phase.
     pub bytes_done: u64,
@@ -189,7 +189,7 @@ pub struct Volume {
     pub keeper_paths: KeeperPaths,
     /// A path to each snapshot slot, for the writer of snapshots.
     pub slot_paths: SlotPaths,
-    /// What was found and decided.
+    /// What recovery found on the volume, and what it decided.
     pub report: Report,
 }
 

@@ -1,10 +1,10 @@
-//! What was found on a volume, and what was decided, in words.
+//! What recovery found on a volume, and what it decided, in words.
 
 use std::fmt;
 
 use crate::{Area, Lsn, SlotName, SlotSummary, VolumeId};
 
-/// What was found on a volume, and what was decided. `Display` is one paragraph for the server's
+/// What recovery found on a volume, and what it decided. `Display` is one paragraph for the server's
 /// log file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {

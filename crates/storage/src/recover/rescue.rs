@@ -42,7 +42,7 @@ pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     Err(Error::Device { doing: "reading the log's buffers", error: DeviceError::Io { errno: EIO } })
 }
 
-/// What the headers of the whole batches in the buffers say about the log.
+/// The [`Claims`] in the headers of the whole batches in the buffers.
 pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     let mut claims = Claims::default();
     for bytes in buffers {

@@ -267,7 +267,7 @@ impl Stream {
     fn lba(&self) -> u64 {
         assert!(
             self.filled.is_multiple_of(LBA_SIZE),
-            "a chunk or an index begins at the start of a block"
+            "each part of a snapshot begins at the start of a block"
         );
         self.next + (self.filled / LBA_SIZE) as u64
     }

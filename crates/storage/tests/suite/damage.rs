@@ -436,11 +436,14 @@ struct Refusing(usize);
 
 impl RecoverSink for Refusing {
     fn chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        Err(Error::ChunkRefused { index: Some(chunk.index()), why: "it is not understood".into() })
+        Err(Error::ChunkRefused {
+            index: Some(chunk.index()),
+            why: "the payload is not understood".into(),
+        })
     }
 
     fn record(&mut self, _: Record<'_>) -> Result<(), String> {
-        self.0 = self.0.checked_sub(1).ok_or("it is not understood")?;
+        self.0 = self.0.checked_sub(1).ok_or("the payload is not understood")?;
         Ok(())
     }
 }
@@ -451,7 +454,7 @@ fn a_payload_that_is_refused_names_its_lsn() {
     let media = &mut media_of(&image);
     let opened = slimio_storage::recover(media, &options(Policy::Always), &mut Refusing(2));
     let Err(Error::Refused { lsn, why }) = opened else { panic!("{:?}", opened.err()) };
-    assert_eq!(why, "it is not understood");
+    assert_eq!(why, "the payload is not understood");
     assert!(lsn.0 as usize > script[..3].iter().map(|(_, payload)| payload.len()).sum());
     // The refused start has changed nothing on the volume.
     assert_eq!(reopen(media, &options(Policy::Always)).expect("the volume opens").1, script);

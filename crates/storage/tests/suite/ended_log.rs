@@ -1,4 +1,5 @@
-//! A log that ends and resumes, and which records around these points recovery brings back.
+//! Tests of a log that ends and resumes: which records from before and after these moments recovery
+//! brings back.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
@@ -110,7 +111,7 @@ fn a_log_that_goes_on_at_once_is_turned_on_by_its_snapshot() {
     client.volume.log.end();
     client.volume.log.resume();
     assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert!(client.begin(SnapshotKind::Wal).is_none(), "too early");
+    assert!(client.begin(SnapshotKind::Wal).is_none(), "no snapshot may begin yet");
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);
     assert!(client.begin(SnapshotKind::Wal).is_some());

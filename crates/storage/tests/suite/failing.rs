@@ -47,7 +47,7 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     assert_eq!(client.volume.log.releasable(client.now), durable);
     assert_eq!(client.volume.log.room(1), Room::Full);
     assert_eq!(client.volume.log.next_deadline(), None);
-    // Even without the fault, the log may write nothing again.
+    // Even after the fault is gone, the log must write nothing.
     client.disk.faults(|faults| faults.writes_until_failure = None);
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
@@ -168,8 +168,8 @@ fn fill(client: &mut Client) -> (usize, usize) {
     panic!("the log never became full");
 }
 
-/// Fills a log with deletions. Clients ask for the first ones. The later ones are of expired or
-/// evicted keys. No client asks for these, and each is as large as the room allows.
+/// Fills a log with deletions: first deletions that clients ask for, then deletions of expired or
+/// evicted keys. Each deletion of the second kind is as large as the room allows.
 fn fill_with_deletions(client: &mut Client) {
     loop {
         match client.volume.log.room(700) {

@@ -144,7 +144,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // No test needs the drive's counters. To ask for them, a thread of its own would be needed.
+        // No test needs the drive's counters. To ask for them would take one more thread.
         None
     }
 

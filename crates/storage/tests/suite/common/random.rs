@@ -1,4 +1,4 @@
-//! Random steps of a client, and an oracle that knows which records must be there after the steps.
+//! Random steps of a client, and an oracle that knows which records must come back after the steps.
 
 use std::time::Duration;
 
