@@ -116,9 +116,9 @@ pub(crate) fn examine(
     report.batches = chain.batches;
     report.batches_ignored = claims.batches;
 
-    // The log may end with fragments of an incomplete record. If they are older than the buffers,
-    // the recovery that made the buffers has cut them off. If they are not older, the rest of their
-    // record may be in the buffers.
+    // The log may end with fragments of an incomplete record. If the fragments are older than the
+    // buffers, the recovery that made the buffers has cut the fragments off. If they are not older,
+    // the rest of their record may be in the buffers.
     let mut was_cut = chain.epoch < superblock.buffers_epoch && !is_planted("pending-kept");
     if is_planted("pending-kept-by-interrupted") {
         was_cut &= superblock.buffers_epoch == superblock.epoch;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::{Area, Lsn, SlotName, SlotSummary, VolumeId};
 
-/// What recovery found on a volume, and what it decided. `Display` is one paragraph for the server's
-/// log file.
+/// What recovery found on a volume, and what it decided. `Display` is one paragraph for the
+/// server's log file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The state of each copy of the superblock.
@@ -28,8 +28,8 @@ pub struct Report {
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches after the end of the log. Unless salvage was asked for, nothing on the volume
-    /// says that any of them was durable.
+    /// Whole batches after the end of the log. Unless salvage or the on-demand snapshot was asked
+    /// for, nothing on the volume says that any of them was durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,

@@ -62,7 +62,7 @@ fn check(
         let is_prefix = script.starts_with(recovered);
         let count = recovered.len();
         panic!(
-            "records are lost: {count} came back; prefix of the script: {is_prefix}; {promise:?}; {}",
+            "records are lost: {count} came back; script prefix: {is_prefix}; {promise:?}; {}",
             context()
         );
     };
