@@ -42,7 +42,7 @@ mod tests {
     fn only_work_takes_cpu_time() {
         let mut lap = CpuLap::begin();
         std::thread::sleep(Duration::from_millis(50));
-        assert!(lap.end() < Duration::from_millis(40), "sleeping is no work");
+        assert!(lap.end() < Duration::from_millis(40), "sleeping takes hardly any CPU time");
         let until = thread_cpu_time() + Duration::from_millis(2);
         while thread_cpu_time() < until {}
         assert!(lap.end() >= Duration::from_millis(2));

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each part has an owner: [`Data`], [`Gate`] (the log), [`Snapshots`], [`Clock`], [`Phase`]. A
-//! function that needs only one of these owners is a method of that owner. The functions here need
-//! several.
+//! function that needs only one of these owners is a method of that owner. The functions in this
+//! module need several owners.
 
 mod ahead;
 mod changes;

@@ -1,5 +1,6 @@
-//! The client of the long request: when the request ends, the client gets the reply or has to wait.
-//! The module `long` of [`crate::engine`] runs the request itself.
+//! Serves the client of the long request (a large request that runs in steps). At the end of the
+//! steps, the client gets the reply, or the request has to wait for room in the log or for the end
+//! of a pause. The module `long` of [`crate::engine`] runs the request itself.
 
 use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
@@ -22,7 +23,8 @@ impl Connections {
         }
     }
 
-    /// Adds the finished parts of the long request's reply to the output of its client.
+    /// Counts the finished parts of the long request's reply towards the output limit of its
+    /// client.
     fn count_made(&mut self, engine: &mut Engine) {
         let Some(long) = &engine.data.long else { return };
         let size = long.made().map(ReplyBuf::len).sum();
@@ -45,7 +47,8 @@ impl Connections {
         }
     }
 
-    /// Replies, or makes the request wait for room or for the end of a pause.
+    /// Replies to the client of the long request, or makes the request wait for room in the log or
+    /// for the end of a pause.
     fn end_long(&mut self, engine: &mut Engine, mut long: Box<Long>, next: Next) {
         let Some(mut client) = self.clients.take(long.conn) else {
             engine.data.freeing.drop_elsewhere(long);

@@ -1,4 +1,4 @@
-//! How much memory the clients take, and which of them are closed if it is too much.
+//! Counts the memory that the clients take, and disconnects clients if they take too much.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use super::Connections;
 use crate::clients::Client;
 use crate::engine::Engine;
 
-/// In one turn, the server disconnects clients because of their memory for at most this long.
+/// Limit of the time that one turn takes to disconnect clients because of their memory.
 const EVICTION_TIME: Duration = Duration::from_millis(1);
 
 impl Connections {
-    /// Bytes of memory that all clients take, including the long request of one of them. `current`
-    /// is the client being served.
+    /// Bytes of memory that all clients take, including the long request and `current`, the client
+    /// being served.
     pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
         (self.clients.memory() + current.map_or(0, Client::memory) + engine.data.long_memory())
             as u64

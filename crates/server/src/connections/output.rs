@@ -1,4 +1,4 @@
-//! Replies on their way out.
+//! Sends replies to the clients, and enforces the output limits.
 
 use slimio_planted::is_planted;
 use slimio_resp::ReplyBuf;
@@ -15,12 +15,12 @@ use crate::net::{ConnId, Net, Outgoing};
 /// such a client could send failing requests and never read the errors.
 const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 
-/// At most this many connections are closed in one turn. Closing one takes the kernel some 10 us,
-/// and more if io_uring has to cancel its operations.
+/// At most this many connections are closed in one turn. Closing a connection takes the kernel
+/// about 10 us, and more if io_uring has to cancel operations of the connection.
 const CLOSED_MAX: usize = 64;
 
 impl Connections {
-    /// Hands everything that may leave to the network.
+    /// Hands all replies that may leave to the network.
     pub(crate) fn flush(&mut self, engine: &mut Engine, net: &mut dyn Net) {
         let releasable = engine.gate.releasable(engine.clock.now);
         let durable = engine.gate.durable();
@@ -93,7 +93,7 @@ impl Connections {
         }
     }
 
-    /// Whether connections are still to be closed, so that the next turn must not sleep.
+    /// Whether connections are still to be closed. If so, the next turn must not sleep.
     pub(crate) fn has_closing(&self) -> bool {
         !self.closing.is_empty()
     }
@@ -144,8 +144,8 @@ impl Connections {
         }
     }
 
-    /// Whether all connected clients wait for the log, so that there is nothing else to do for
-    /// them.
+    /// Whether all connected clients have replies that wait for the log. If so, there is nothing
+    /// else to do for these clients.
     pub(crate) fn all_are_holding(&self) -> bool {
         !self.holding.is_empty() && self.holding.len() == self.clients.len()
     }
@@ -183,8 +183,8 @@ fn make_ready(client: &mut Client, reply: ReplyBuf) {
 /// Limits the size of a client's next reply, so that the replies that wait for the client stay
 /// within its output limit.
 pub(super) fn limit_reply(settings: &Settings, client: &mut Client) {
-    // A reply that is left out is not stored at all. Within a transaction, it is not known yet
-    // whether the reply is left out, because the transaction may turn replies on.
+    // A reply that `CLIENT REPLY` suppresses is not stored at all. Within a transaction, replies
+    // are stored, because the transaction may still turn replies on.
     let is_off = client.replies != Replies::On && client.multi.is_none();
     if is_off && !is_planted("left-out-kept") {
         return client.out.set_size_max(Some(client.out.len()));

@@ -80,7 +80,7 @@ impl Connections {
             }
             Run::Server(run) => run(engine, client, args),
             Run::Connections(run) => run(self, engine, client, args),
-            Run::Container(_) => unreachable!("a row of its own was found"),
+            Run::Container(_) => unreachable!("the lookup returns the subcommand's row"),
         }
         let is_counted = self.waiting.again.is_counted;
         engine.account(client, row, args, Duration::ZERO, before, is_counted);
@@ -105,7 +105,7 @@ impl Connections {
             }
             Run::Server(run) => run(engine, client, args),
             Run::Connections(run) => run(self, engine, client, args),
-            Run::Container(_) => unreachable!("a row of its own was found"),
+            Run::Container(_) => unreachable!("the lookup returns the subcommand's row"),
         }
         engine.account(client, row, args, Duration::ZERO, before, false);
     }
@@ -134,7 +134,7 @@ impl Connections {
                 self.yielding.push_back(client.conn);
             }
             Outcome::Block(block) => self.block(engine, client, args, &block, needs),
-            Outcome::NeedCold { .. } => unreachable!("no command in the table waits for values"),
+            Outcome::NeedCold { .. } => unreachable!("no command in the table returns `NeedCold`"),
         }
     }
 
@@ -146,7 +146,7 @@ impl Connections {
     }
 }
 
-/// Queues a request of a transaction. `is_stale` says that a watched key was changed.
+/// Queues a request of a transaction. `is_stale` says whether a watched key was changed.
 fn queue(client: &mut Client, row: &Command<Entry>, args: Args<'_>, is_stale: bool) {
     let Some(multi) = &mut client.multi else { return };
     if (multi.is_broken || is_stale) && !is_planted("void-request-queued") {

@@ -1,4 +1,4 @@
-//! The clients that wait for snapshots, and those that have pinned one.
+//! Serves the clients that wait for snapshots, and the clients that have pinned a snapshot.
 
 use slimio_planted::is_planted;
 use slimio_storage::SlotSummary;
@@ -12,7 +12,7 @@ use crate::waiting::{Line, Reason, Then};
 
 impl Connections {
     /// Does the command thread's share of the work on snapshots in one turn, after the replies have
-    /// left. `is_idle` says that nothing else happened in this turn.
+    /// left. `is_idle` says whether nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, engine: &mut Engine, is_idle: bool) {
         engine.take_snapshot_results();
         self.tell_of_snapshots(engine);
@@ -94,14 +94,14 @@ impl Connections {
         }
     }
 
-    /// Releases all pins, for the reason `why`. Disconnects the clients that hold them, so that
+    /// Releases all pins, for the reason `why`. Disconnects the clients that hold the pins, so that
     /// each client knows that it has not read everything. The client that waits for the shutdown
     /// stays connected.
     pub(crate) fn drop_pins(&mut self, engine: &mut Engine, why: &str) {
         let by = engine.phase.shutdown.and_then(|shutdown| shutdown.by);
         let pins: Vec<ConnId> = engine.snapshots.pins.iter().map(|(conn, _)| *conn).collect();
         for conn in pins {
-            log::warn!("a pinned snapshot is given up: {why}");
+            log::warn!("the server releases a snapshot that a client has pinned: {why}");
             if Some(conn) == by {
                 engine.unpin(conn);
             } else {

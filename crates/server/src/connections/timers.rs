@@ -32,7 +32,7 @@ impl Connections {
         self.recheck_limits();
     }
 
-    /// How long the thread may sleep.
+    /// How long the thread may sleep; `None` if there is no limit.
     pub(crate) fn timeout(&mut self, engine: &mut Engine) -> Option<Duration> {
         let goes_on = engine.data.is_expiring()
             || self.has_yielding()
@@ -62,8 +62,8 @@ impl Connections {
         if let Some(until) = engine.phase.pause_ends() {
             by(until);
         }
-        // If the clock cannot represent a time that late, the thread is never woken for the
-        // snapshot.
+        // If the clock cannot represent the time of the next snapshot, the thread is never woken
+        // for this snapshot.
         if let Some(seconds) = engine.next_save_in()
             && let Some(at) = engine.clock.now.checked_add(Duration::from_secs(seconds as u64))
         {

@@ -21,7 +21,8 @@ use crate::net::ConnId;
 use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
 /// At most this many clients that wait for keys are served in one turn. The other clients are
-/// served in the next turns. Until then, no other client gets at the keys of these clients.
+/// served in the next turns. Until then, no other client gets at the keys that these clients wait
+/// for.
 const SERVED_MAX: usize = 256;
 
 impl Connections {
@@ -185,9 +186,9 @@ impl Connections {
         }
     }
 
-    /// Marks a client whose wait has ended as resumed. The requests that the client sent while it
-    /// waited cannot run here, because this function may be called within another client's
-    /// transaction. [`serve_resumed`](Self::serve_resumed) runs them.
+    /// Called when a client's wait has ended. Marks the client as resumed. The requests that the
+    /// client sent while it waited cannot run here, because this function may be called within
+    /// another client's transaction. [`serve_resumed`](Self::serve_resumed) runs them.
     pub(crate) fn resume(&mut self, client: &mut Client) {
         client.state = State::Resumed;
         self.waiting.resumed.push_back(client.conn);
@@ -221,7 +222,7 @@ impl Connections {
         };
         let Waiting { then: Then::Again(request), ticket, deadline, is_counted, .. } = *waiting
         else {
-            unreachable!("who is to be answered is not run again");
+            unreachable!("a client that only waits for an answer has no request to run again");
         };
         engine.clock.begin_lap(Instant::now());
         let is_counted = is_counted && !is_planted("woken-counted-twice");
@@ -248,8 +249,8 @@ impl Connections {
         line: Line,
         mut is_over: impl FnMut(&mut Self, &mut Engine, ConnId) -> bool,
     ) {
-        // A request that has to wait again keeps its place in the line. The loop ends at the place
-        // that is the last one now, so no request is tried twice.
+        // A request that has to wait again keeps its place in the line. The loop stops at the place
+        // that was last when the loop began, so no request is tried twice.
         let last = self.waiting.last_in(line);
         let mut after = Ticket::default();
         while let Some((ticket, conn)) = self.waiting.next_in(line, after)
@@ -316,7 +317,7 @@ impl Connections {
         }
     }
 
-    /// Whether some waiting requests can be retried at once, so that the next turn must not sleep.
+    /// Whether some waiting requests can be retried at once. If so, the next turn must not sleep.
     pub(crate) fn may_retry(&self, engine: &Engine) -> bool {
         let has = |line| !self.waiting.is_empty(line);
         let is_held = (has(Line::LongRequest) && !engine.data.has_long())
@@ -392,7 +393,8 @@ impl Connections {
     }
 
     /// Ends the waits of clients whose deadlines have passed. A client that is still to be served,
-    /// in this turn or a later one, goes on waiting, because what it waits for was there in time.
+    /// in this turn or a later one, goes on waiting, because the value that it waits for was there
+    /// in time.
     pub(crate) fn give_up_late(&mut self, engine: &mut Engine) {
         let mut after = None;
         while let Some((deadline, conn)) = self.waiting.next_late(engine.clock.now, after) {
@@ -443,7 +445,7 @@ impl Connections {
             self.answer(engine, &mut client, |_, client| client.out.error(UNBLOCKED));
         } else if waiting.is_counted {
             // The reply reveals that the keys hold nothing, perhaps because another client has
-            // taken what they held. So the reply depends on that client's record.
+            // taken the elements. So the reply depends on the record of that client's request.
             let needs = match &waiting.reason {
                 Reason::Keys(wanted) => engine.gate.depends_on_wanted(&client, wanted),
                 _ => engine.gate.depends_on_all(),

@@ -95,7 +95,7 @@ impl Connections {
         engine.clock.begin_lap(Instant::now());
         let args = request.args();
         let Ok(row) = crate::commands::find(args) else {
-            unreachable!("it was found when it began")
+            unreachable!("the command's row was found when the command began")
         };
         let before = client.out.len();
         let (outcome, needs) = engine.run_step_of(&mut client, row, args, steps);
@@ -137,8 +137,7 @@ impl Connections {
         }
     }
 
-    /// Whether a command that runs in steps has a step to run, so that the next turn must not
-    /// sleep.
+    /// Whether a command that runs in steps has a step to run. If so, the next turn must not sleep.
     pub(crate) fn has_yielding(&self) -> bool {
         !self.yielding.is_empty()
     }

@@ -9,8 +9,8 @@
 //!
 //! Only [`Engine::put`] appends records. Only [`Engine::tell`] reports changes, in the order in
 //! which they happened. The commands of a transaction share one record. So everything that needs
-//! the LSN of this record is kept until the record is appended. This also holds for commands that
-//! run within a transaction at any depth of nesting. A long request reports its changes in steps.
+//! the LSN of this record is kept until the record is appended. The same holds for commands that
+//! run at any depth of nesting within a transaction. A long request reports its changes in steps.
 //! Between these steps, other changes may be reported, but only changes of other keys.
 
 use std::borrow::Cow;
@@ -76,7 +76,8 @@ pub(crate) enum Source<'a> {
 /// Something that has run, such as a command or a part of one.
 #[derive(Debug)]
 pub(crate) struct Ran<'a> {
-    /// The effects, if they are those of a long request.
+    /// The effects of a long request. `None` if something else has run. [`Data`](super::Data) then
+    /// holds the effects.
     pub(crate) of_long: Option<&'a Effects>,
     pub(crate) args: Args<'a>,
     /// Which of the noted items in the effects are to be reported.
@@ -106,7 +107,10 @@ impl Engine {
             Source::Command(args) => {
                 // The value is copied only once, from the request into the log's memory.
                 let payload = self.data.gather.parts(&self.data.effects, db, args);
-                debug_assert!(payload.size() as u64 <= asked, "more than was asked for");
+                debug_assert!(
+                    payload.size() as u64 <= asked,
+                    "the payload fits in the granted room"
+                );
                 wal.append(db, payload.as_slice())
             }
             Source::Unasked => {
@@ -114,7 +118,10 @@ impl Engine {
             }
             Source::Transaction => {
                 let payload = self.data.payload.bytes();
-                debug_assert!(payload.len() as u64 <= asked, "more than was asked for");
+                debug_assert!(
+                    payload.len() as u64 <= asked,
+                    "the payload fits in the granted room"
+                );
                 wal.append(db, &[payload])
             }
             Source::Long(effects, args) => {

@@ -1,5 +1,6 @@
 //! Schedules the checks of the snapshots on the volume, and reacts to damage. Also shortens the
-//! reserves (the slots for the next snapshots), and retries a snapshot that lacked room.
+//! reserves (the slots for the next snapshots), and retries a snapshot that lacked space on the
+//! volume.
 //!
 //! If the root (the snapshot that the next start loads) is damaged, the volume could not be opened
 //! at the next start. So a WAL-snapshot replaces the root automatically. This works because the
@@ -16,10 +17,10 @@ use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 use super::Engine;
 use crate::snapshot::{Checked, SnapshotThread};
 
-/// The size of the next snapshot is estimated from the last snapshot, and multiplied by this safety
-/// factor.
+/// The size of the next snapshot is estimated from the last snapshot. This safety factor multiplies
+/// the estimate.
 const MARGIN: f64 = 1.25;
-/// LBAs that are added to the estimated size.
+/// Number of LBAs that are added to the estimate after the multiplication.
 const LBAS_BESIDE: u64 = (1 << 20) / LBA_SIZE as u64;
 
 /// Why no pass of the check was begun.
@@ -130,7 +131,7 @@ impl Engine {
         if !(lacks_space(error) && is_first && self.gate.is_log_on()) {
             return false;
         }
-        self.give_up("it lacks space on the volume; the log is rewritten first");
+        self.give_up("the volume lacks space for it; the log is rewritten first");
         self.snapshots.is_behind_rewrite = true;
         self.snapshots.rewrites.is_scheduled = true;
         true
@@ -151,7 +152,7 @@ impl Engine {
         if !wal.log_mut().give_back_space() {
             return false;
         }
-        self.give_up("it lacks space on the volume; the log gives back what it does not use");
+        self.give_up("the volume lacks space for it; the log first gives back unused space");
         let history = self.snapshots.of_mut(kind);
         history.is_second_try = true;
         history.is_scheduled = true;
@@ -184,13 +185,13 @@ impl Engine {
             return;
         }
         let remedy = if held.root() != Some(summary) {
-            "the next start does not need it; BGSAVE replaces it"
+            "the next start does not need this snapshot; BGSAVE replaces it"
         } else if self.gate.is_latched() {
-            "the log has stopped, so no new snapshot can replace it, and the volume can't be \
-             opened again as it is. Copy the data to another server before this one ends"
+            "the log has stopped, so no new snapshot can replace this one, and the volume can't \
+             be opened again as it is. Copy the data to another server before this server ends"
         } else {
-            "the data in memory is intact, and a new WAL-snapshot replaces it. Check the device \
-             and the kernel's messages"
+            "the data in memory is intact, and a new WAL-snapshot replaces this snapshot. Check \
+             the device and the kernel's messages"
         };
         log::warn!("the check of the snapshots has found: {error}; {remedy}");
     }

@@ -23,11 +23,11 @@ const COPIED_ROOM: u64 = 256 << 10;
 pub(crate) struct Data {
     pub(crate) keyspace: Keyspace,
     pub(crate) watches: Watches,
-    /// Who waits for which keys.
+    /// Which clients wait for which keys.
     pub(crate) blocking_keys: BlockingKeys,
     /// Called with every event. Only tests set a listener.
     pub(crate) listener: Option<Listener>,
-    /// The effects of the command that runs.
+    /// The effects of the command that is running.
     pub(super) effects: Effects,
     pub(super) gather: Gather,
     /// The effects of the transaction that is running.
@@ -58,7 +58,7 @@ pub(crate) struct Transaction {
     /// purpose of its writes.
     pub(super) asked: u64,
     pub(super) purpose: Purpose,
-    /// The log is to be turned on or off after the transaction.
+    /// Whether the log is to be turned on or off after the transaction.
     pub(super) turns_log: bool,
 }
 

@@ -136,8 +136,8 @@ impl Engine {
         self.tell(&Ran { of_long, args, items, now_ms, client, is_counted }, place);
     }
 
-    /// Called for a change while there is no log. If a flush empties the data set while `save` is
-    /// set, schedules a snapshot, because the next start would otherwise undo the flush.
+    /// Called for a change while no log takes records. If a flush empties the data set while `save`
+    /// is set, schedules a snapshot, because the next start would otherwise undo the flush.
     pub(super) fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.data.dbs().all(|db| self.data.keyspace.dbsize(db) == 0);
@@ -203,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// Applies the configured policy.
+    /// Applies the policy of `appendfsync`, which may have changed.
     pub(crate) fn policy_changed(&mut self) {
         let policy = policy(self.config.choice("appendfsync"));
         let db_count = self.data.db_count();

@@ -1,4 +1,5 @@
-//! Requests that run in steps, because they have many arguments or a large one.
+//! Requests that run in steps, because they have many or large arguments, or much work with the
+//! values of their keys.
 //!
 //! ```text
 //!  measuring ──has room──► running ──► staging ──in the log──► noting ──► replied
@@ -44,19 +45,19 @@ pub(crate) const STEP_TIME: Duration = Duration::from_micros(500);
 /// arguments are copied to the log.
 const SIZE_AT_ONCE_MAX: usize = 1 << 20;
 
-/// A request with at most this many arguments is measured by its large strings alone. Its small ones
-/// can't add up to [`SIZE_AT_ONCE_MAX`].
+/// If a request has at most this many arguments, only its large strings are measured. Its small
+/// strings can't add up to [`SIZE_AT_ONCE_MAX`].
 const FEW_ARGS: usize = 32;
 
 /// Between two readings of the clock, this many arguments are measured, or this many changes are
 /// noted.
 const STEP_ITEMS: usize = 128;
 
-/// If a record's payload can reach this number of bytes, the record is first built outside the log's
-/// buffers.
+/// If a record's payload can reach this number of bytes, the record is first built outside the
+/// buffers of the log.
 const STAGED_SIZE_MIN: u64 = 256 << 10;
 
-/// Hashes of keys. Each hash is mixed with the database.
+/// Hashes of keys. Each hash is mixed with the number of the key's database.
 type Keys = HashSet<u64, BuildHasherDefault<AlreadyHashed>>;
 
 /// A request that runs in steps.
@@ -240,7 +241,8 @@ impl Engine {
         }
         let key_count = long.keys.len() + long.sources.len();
         if long.writes() {
-            // The request is weighed only now, because nobody else changes the values from here on.
+            // The request is weighed only now, because from here on no other request changes the
+            // values.
             let size = self.data.weigh(long.db, long.row, long.request.args()).log_size;
             long.log_size_max += size;
             long.effects.limit_values(size);
@@ -249,7 +251,7 @@ impl Engine {
                 Admission::Wait => return Next::Wait(Reason::Room),
                 Admission::Refused(text) => return Next::Reject(text),
             }
-            // Sources are included, because a source that has expired is deleted.
+            // The sources are counted, too, because a source that has expired is deleted.
             long.effects.reserve(key_count);
             if self.gate.keeps_undurable {
                 self.gate.undurable.reserve(key_count);
@@ -293,7 +295,7 @@ impl Engine {
             Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),
             Outcome::Reply => self.log_long(long),
             Outcome::Block(_) | Outcome::NeedCold { .. } => {
-                unreachable!("no command in steps waits for keys or values")
+                unreachable!("a command that runs in steps waits for no keys or values")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How much memory is in use, and eviction when more is in use than the limit allows.
+//! Counts the memory in use, and evicts keys while more memory is in use than the limit allows.
 
 use std::time::{Duration, Instant};
 
@@ -206,7 +206,7 @@ impl Data {
 pub(crate) fn eviction(config: &Config) -> EvictionConfig {
     let policy = EvictionPolicy::from_name(config.choice("maxmemory-policy"));
     EvictionConfig {
-        policy: policy.expect("the directive has the same words"),
+        policy: policy.expect("maxmemory-policy takes only names of policies"),
         is_limited: config.int("maxmemory") > 0,
         samples: config.int("maxmemory-samples") as usize,
         lfu_log_factor: config.int("lfu-log-factor") as u32,
@@ -257,12 +257,14 @@ mod tests {
     fn the_limit_of_all_clients_is_a_size_or_a_share() {
         let limit = |all: &str, clients: &str| {
             let mut config = Config::default();
-            config.set("maxmemory", all).expect("a size");
-            config.set("maxmemory-clients", clients).expect("a size or a share");
+            config.set("maxmemory", all).expect("maxmemory takes a size");
+            config
+                .set("maxmemory-clients", clients)
+                .expect("maxmemory-clients takes a size or a share");
             clients_memory_max(&config)
         };
         assert_eq!(limit("0", "0"), None);
-        assert_eq!(limit("0", "10%"), None, "10% of no limit");
+        assert_eq!(limit("0", "10%"), None, "a share of no limit is no limit");
         assert_eq!(limit("10mb", "10%"), Some(1 << 20));
         assert_eq!(limit("10mb", "1%"), Some(CLIENTS_MEMORY_MIN));
         assert_eq!(limit("0", "1"), Some(CLIENTS_MEMORY_MIN));
@@ -273,7 +275,7 @@ mod tests {
     fn every_policy_has_its_word() {
         let mut config = Config::default();
         for (policy, name) in EvictionPolicy::ALL {
-            config.set("maxmemory-policy", name).expect("a policy");
+            config.set("maxmemory-policy", name).expect("the directive takes every policy");
             assert_eq!(eviction(&config).policy, policy);
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn send(opened: &mut Opened, request: &str) {
 pub(super) fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !is_over(opened) {
-        assert!(Instant::now() < until, "the wait takes too long");
+        assert!(Instant::now() < until, "the test waited 20 s in vain for the expected state");
         drive_log(opened);
         opened.connections.drive_snapshots(&mut opened.engine, true);
     }
@@ -70,7 +70,7 @@ pub(super) fn settle(opened: &mut Opened, is_over: impl Fn(&Opened) -> bool) {
 pub(super) fn settle_log(opened: &mut Opened) {
     let until = Instant::now() + Duration::from_secs(20);
     while opened.engine.gate.durable() < opened.engine.gate.wal.as_ref().unwrap().log().appended() {
-        assert!(Instant::now() < until, "the log is not written");
+        assert!(Instant::now() < until, "the log was not durable after 20 s");
         drive_log(opened);
     }
 }

@@ -11,7 +11,7 @@ use crate::wal::Wal;
 
 impl Engine {
     /// Sets the running snapshot's rate to suit the load and the room in the log. `is_awaited` says
-    /// that somebody waits for this snapshot.
+    /// whether a client waits for this snapshot.
     pub(crate) fn pace_snapshot(&mut self, is_awaited: bool) {
         self.snapshots.is_rate_due = false;
         let (now, commands) = (self.clock.now, self.stats.commands);
@@ -42,8 +42,8 @@ impl Engine {
             || (self.is_log_short() && !is_planted("urgent-unhurried"))
     }
 
-    /// Whether somebody asked for the running snapshot, or something else can begin only when it
-    /// has ended.
+    /// Whether the running snapshot was asked for or is needed, or whether an on-demand snapshot,
+    /// the resumed log or the shutdown has to wait for its end.
     fn is_snapshot_wanted(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);
@@ -86,7 +86,8 @@ impl Engine {
 }
 
 impl Connections {
-    /// Whether a client waits for the end of a snapshot, or for the room that it makes.
+    /// Whether a client waits for the end of a snapshot, or for the room in the log that a snapshot
+    /// makes.
     pub(crate) fn is_snapshot_awaited(&self) -> bool {
         !self.waiting.is_empty(Line::Snapshot)
             || !self.waiting.is_empty(Line::Pin)
@@ -112,7 +113,8 @@ mod tests {
         opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
     }
 
-    /// The rate while commands are served.
+    /// Sets the rate of the running snapshot as if many commands were served, and returns this
+    /// rate.
     fn rate(opened: &mut Opened) -> u64 {
         opened.engine.clock.now =
             opened.engine.clock.now.max(Instant::now()) + Duration::from_secs(1);
@@ -135,7 +137,11 @@ mod tests {
             opened.engine.clock.now += Duration::from_secs(1);
             opened.engine.pace_snapshot(opened.connections.is_snapshot_awaited());
         }
-        assert_eq!(opened.engine.snapshots.thread.as_ref().unwrap().rate(), 0, "no load");
+        assert_eq!(
+            opened.engine.snapshots.thread.as_ref().unwrap().rate(),
+            0,
+            "without load, there is no limit"
+        );
     }
 
     #[test]
@@ -171,7 +177,7 @@ mod tests {
         send(&mut opened, &format!("SET k {}\r\n", "x".repeat(5000)));
         settle_log(&mut opened);
         opened.engine.begin_snapshot(SnapshotKind::Wal).unwrap();
-        assert_eq!(rate(&mut opened), full(&opened), "somebody has asked for it");
+        assert_eq!(rate(&mut opened), full(&opened), "the snapshot was asked for");
         opened.engine.settings.log_size_max = 8192;
         assert_eq!(rate(&mut opened), 0);
     }
@@ -191,11 +197,14 @@ mod tests {
         begin_unasked(&mut opened);
         fill(&mut opened, "new");
         settle_log(&mut opened);
-        assert!(rate(&mut opened) < full(&opened), "the log has much room");
+        assert!(rate(&mut opened) < full(&opened), "the snapshot is slow if the log has much room");
         let stats = opened.engine.gate.wal.as_ref().unwrap().stats();
         let used = stats.used_bytes();
         opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
-        assert!(rate(&mut opened) >= full(&opened), "a few bytes are left");
+        assert!(
+            rate(&mut opened) >= full(&opened),
+            "the snapshot is fast if the log has little room"
+        );
     }
 
     #[test]
@@ -207,7 +216,7 @@ mod tests {
         opened.engine.begin_snapshot(SnapshotKind::OnDemand).unwrap();
         send(&mut opened, &set);
         let held = opened.engine.snapshot_memory();
-        assert!(held > 5000, "{held}: the snapshot keeps the old value");
+        assert!(held > 5000, "the snapshot holds only {held} bytes, so it lacks the old value");
         opened.engine.settings.snapshot_memory_limit = 2 * held;
         assert_eq!(rate(&mut opened), full(&opened));
         opened.engine.settings.snapshot_memory_limit = 2 * held - 2;
@@ -215,8 +224,8 @@ mod tests {
     }
 
     /// A log that was turned on again needs a snapshot before it can go on. This snapshot runs at
-    /// the configured rate even if it is marked as one that nobody asked for. It has this mark if a
-    /// snapshot was scheduled for another reason before the log was turned on.
+    /// the configured rate even if it is marked as automatic. It has this mark if a snapshot was
+    /// scheduled for another reason before the log was turned on.
     #[test]
     fn one_that_a_log_needs_to_go_on_does_not_take_its_time() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ pub(crate) struct Loading {
 pub(crate) struct Shutdown {
     /// Whether to take a snapshot first; `None` means only if `save` is configured.
     pub(crate) save: Option<bool>,
-    /// The server ends even if the snapshot fails.
+    /// Whether the server ends even if the snapshot fails.
     pub(crate) is_forced: bool,
     /// The client that asked for the shutdown. If the shutdown fails, this client gets an error.
     pub(crate) by: Option<ConnId>,
@@ -41,9 +41,9 @@ pub(crate) struct Phase {
 /// `CLIENT PAUSE`, while it is in force.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    /// When the pause ends; `None` if this is later than the clock can represent.
+    /// When the pause ends; `None` if the clock cannot represent a time that late.
     until: Option<Instant>,
-    /// Every request is postponed, not only requests that may write.
+    /// Whether every request is postponed, not only requests that may write.
     is_all: bool,
 }
 
@@ -120,17 +120,24 @@ mod tests {
         assert_eq!(phase.pause_ends(), at(10));
         phase.pause(at(20), false);
         assert_eq!(phase.pause_ends(), at(20));
-        assert!(phase.pauses(false), "it still postpones all requests");
+        assert!(phase.pauses(false), "the pause still postpones all requests");
         phase.pause(None, false);
         phase.pause(at(30), false);
-        assert_eq!((phase.pause_ends(), phase.is_paused()), (None, true), "without an end");
+        assert_eq!(
+            (phase.pause_ends(), phase.is_paused()),
+            (None, true),
+            "a pause without an end gets no end"
+        );
         phase.unpause();
         assert!(!phase.is_paused());
         phase.pause(at(1), false);
-        assert!(phase.pauses(true) && !phase.pauses(false), "nothing is left of the earlier pause");
+        assert!(
+            phase.pauses(true) && !phase.pauses(false),
+            "the earlier pause has no effect any more"
+        );
         phase.end_pause_if_over(now + Duration::from_millis(999));
         assert!(phase.is_paused());
         phase.end_pause_if_over(now + Duration::from_secs(1));
-        assert!(!phase.is_paused(), "it has ended by itself");
+        assert!(!phase.is_paused(), "the pause has ended by itself");
     }
 }

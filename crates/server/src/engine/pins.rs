@@ -8,7 +8,7 @@ use crate::net::ConnId;
 
 impl Engine {
     /// Pins the on-demand snapshot for a client, or the root (the snapshot that the next start
-    /// loads) if there is no on-demand snapshot. Replies which snapshot is pinned.
+    /// loads) if there is no on-demand snapshot. The reply says which snapshot is pinned.
     pub(crate) fn pin_last(&mut self, client: &mut Client) {
         let held = self.gate.wal.as_ref().map(|wal| *wal.log().snapshots());
         let found = held

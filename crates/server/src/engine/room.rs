@@ -16,8 +16,8 @@ use crate::commands::Entry;
 /// The purpose of a write. It decides how much of the log's room the write may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// The write may be for anything. It is admitted only if the log, beyond the room for the
-    /// write's own record, still has room for writes that free memory.
+    /// The write may be for anything. It is admitted only if the log has room for the write's
+    /// record and, besides, for writes that free memory.
     Any,
     /// The write frees memory.
     Frees,
@@ -93,7 +93,7 @@ impl Engine {
         if let Some(transaction) = self.data.transaction.as_mut().filter(|_| is_granted) {
             transaction.asked = asked;
             transaction.value_room += lacking;
-            // The room for deletions of expired keys becomes smaller by as much.
+            // The room for deletions of expired keys becomes smaller by the same number of bytes.
             let less = if is_planted("exec-more-for-all") { 0 } else { lacking };
             transaction.room = transaction.room.saturating_sub(less);
             self.gate.log_size_max = size_max.max(asked.saturating_add(transaction.room));
@@ -165,7 +165,7 @@ mod tests {
 
     /// If a command asks for more room while its transaction runs, this room is taken from the room
     /// for deletions of expired keys. The transaction's record must not become longer than the room
-    /// that there was for it at the beginning.
+    /// that the transaction had at the beginning.
     #[test]
     fn what_a_transaction_asks_for_later_is_not_used_twice() {
         let mut engine = Engine::new(Config::default(), 1, Facts::default());
@@ -176,7 +176,7 @@ mod tests {
         connections.received(&mut engine, conn, add.as_bytes());
         engine.begin_transaction(DbIndex(0), Purpose::Any, 100, 10);
         let room = |engine: &Engine| {
-            let transaction = engine.data.transaction.as_ref().expect("it has begun");
+            let transaction = engine.data.transaction.as_ref().expect("the transaction has begun");
             (transaction.asked, u128::from(transaction.asked) + u128::from(transaction.room))
         };
         let (asked, whole) = room(&engine);
@@ -184,7 +184,7 @@ mod tests {
         let row = crate::commands::find(pop.args()).expect("SPOP is a command");
         engine.ask_for_more(DbIndex(0), row, pop.args());
         let (asked_now, whole_now) = room(&engine);
-        assert!(asked_now > asked + 900, "it asked for {asked_now} bytes");
+        assert!(asked_now > asked + 900, "the transaction asked for only {asked_now} bytes");
         assert_eq!(whole_now, whole);
     }
 }

@@ -1,5 +1,5 @@
-//! Checks whether a client may run a command, in the order in which Redis does, runs the command,
-//! and counts it.
+//! Checks whether a client may run a command, runs the command, and counts it. The checks have the
+//! same order as in Redis.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::commands::Entry;
 use crate::slowlog::SlowCommand;
 
 impl Engine {
-    /// Runs a data command for a client, and records what it did. Returns how it ended, and the LSN
-    /// that its reply depends on.
+    /// Runs a data command for a client, and records what the command did. Returns the outcome, and
+    /// the LSN that the reply depends on.
     pub(crate) fn run_data(
         &mut self,
         client: &mut Client,
@@ -37,8 +37,8 @@ impl Engine {
         (outcome, self.recorded(client, row, args))
     }
 
-    /// Runs the next step of a client's command that holds no keys. Returns how it ended, and the
-    /// LSN that its reply depends on.
+    /// Runs the next step of a client's command that holds no keys. Returns the outcome, and the
+    /// LSN that the reply depends on.
     pub(crate) fn run_step_of(
         &mut self,
         client: &mut Client,
@@ -55,7 +55,7 @@ impl Engine {
         (outcome, self.recorded(client, row, args))
     }
 
-    /// The context for a client's command, or for the next step of one.
+    /// The context for a client's command, or for the next step of the command.
     pub(super) fn context<'a>(
         &'a mut self,
         client: &'a mut Client,
@@ -226,7 +226,8 @@ impl Engine {
         }
     }
 
-    /// Counts the reply written since `before` if it is an error.
+    /// If the reply behind the first `before` bytes of the output is an error, counts the error.
+    /// Returns whether it is an error.
     pub(crate) fn count_error(&mut self, client: &Client, before: usize) -> bool {
         if client.out.len() == before {
             return false;

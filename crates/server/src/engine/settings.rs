@@ -8,7 +8,7 @@ use crate::snapshot::{SavePoint, save_points};
 
 /// Values of the directives that are read often.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "these settings are independent of each other")]
 pub(crate) struct Settings {
     pub(crate) clients_max: usize,
     pub(crate) timeout: Option<Duration>,
@@ -38,9 +38,9 @@ pub(crate) struct Settings {
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
     pub(crate) save_points: Vec<SavePoint>,
-    /// Writes are refused while `save` is set and the last `BGSAVE` failed.
+    /// Whether writes are refused while `save` is set and the last `BGSAVE` failed.
     pub(crate) stops_writes: bool,
-    /// Strings in snapshots are compressed.
+    /// Whether strings in snapshots are compressed.
     pub(crate) compresses: bool,
     pub(crate) rewrite_percentage: u64,
     pub(crate) rewrite_size_min: u64,

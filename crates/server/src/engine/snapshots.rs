@@ -1,4 +1,5 @@
-//! Begins snapshots, takes them in steps, adopts them, and says when writers must wait for them.
+//! Begins snapshots, takes them in steps, adopts them, and says when writers must wait for a
+//! snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::snapshot::{
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
 /// Time that a snapshot may take in every turn, even if there is other work.
 const STEP_TIME_MIN: Duration = Duration::from_micros(30);
-/// In a turn with other work, a snapshot may take the time that the other work took divided by this
+/// In a turn with other work, a snapshot may take the time of the other work divided by this
 /// number.
 const STEP_SHARE: u32 = 8;
 /// Limit of the part of the data set that is taken between two readings of the clock.
@@ -156,7 +157,7 @@ impl Engine {
     }
 
     /// Runs steps of the running snapshot for a bounded time, if there is a step to run. `has_time`
-    /// says that there is nothing else to do. Returns whether a step was run.
+    /// says whether there is nothing else to do. Returns whether a step was run.
     pub(crate) fn snapshot_steps(&mut self, has_time: bool) -> bool {
         if !self.wants_snapshot_step() {
             return false;
@@ -194,7 +195,7 @@ impl Engine {
         self.snapshots.step_cpu_max = self.snapshots.step_cpu_max.max(cpu);
     }
 
-    /// Whether a snapshot has a step to take, so that the next turn must not sleep.
+    /// Whether a snapshot has a step to take. If so, the next turn must not sleep.
     pub(crate) fn wants_snapshot_step(&self) -> bool {
         let thread_has_room =
             || self.snapshots.thread.as_ref().is_some_and(SnapshotThread::has_room);
@@ -356,8 +357,8 @@ impl Engine {
         }
     }
 
-    /// Begins snapshots that were asked for and had to wait. `is_save_awaited` says that a client
-    /// waits in `SAVE`.
+    /// Begins snapshots that were asked for and had to wait. `is_save_awaited` says whether a
+    /// client waits in `SAVE`.
     pub(crate) fn begin_scheduled(&mut self, is_save_awaited: bool) {
         if self.snapshots.running.is_some() {
             return;
@@ -389,7 +390,7 @@ impl Engine {
         if std::mem::take(&mut self.snapshots.is_of_flush)
             && self.snapshots.runs(SnapshotKind::OnDemand)
         {
-            self.cancel_snapshot("a later one was asked for");
+            self.cancel_snapshot("a client has asked for a later snapshot");
         }
     }
 
@@ -477,8 +478,8 @@ impl Engine {
         let stats = wal.stats();
         let used = stats.used_bytes();
         let is_full = wal.log().prepare_failed().is_some();
-        // The gain is not the size of the records: a batch takes whole blocks, however small its
-        // records are.
+        // A snapshot releases more than the size of the records, because a batch takes whole
+        // blocks, however small its records are.
         let gain = if is_planted("urgent-by-records") {
             self.gate.root_and_log().1
         } else {
@@ -508,7 +509,7 @@ impl Engine {
             && !self.settings.save_points.is_empty()
     }
 
-    /// Whether the server saves before it ends.
+    /// Whether the server takes a snapshot before it ends.
     pub(crate) fn saves_at_shutdown(&self, shutdown: Shutdown) -> bool {
         let is_usual = !self.settings.save_points.is_empty() && !self.gate.is_latched();
         self.snapshots.thread.is_some() && shutdown.save.unwrap_or(is_usual)

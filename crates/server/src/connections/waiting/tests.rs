@@ -1,5 +1,5 @@
-//! Tests of waiting clients. In some tests, other clients are served over several turns meanwhile.
-//! In other tests, the waiting clients disconnect.
+//! Tests of clients that wait while other clients are served over several turns, and of clients
+//! that disconnect or are disconnected.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Served {
             self.join("BLPOP k 0\r\n");
         }
         self.join(&format!("RPUSH k {}\r\n", "v ".repeat(SERVED_MAX + 1)));
-        assert!(self.engine.data.blocking_keys.has_ready(), "some are still to be served");
+        assert!(self.engine.data.blocking_keys.has_ready(), "some clients are still to be served");
     }
 
     /// A turn in which nothing arrives.
@@ -82,7 +82,7 @@ fn a_deadline_does_not_wait_for_those_who_are_served() {
     served.join("SET typed v\r\n");
     let elements = "v ".repeat(SERVED_MAX + 2);
     served.join(&format!("RPUSH k {elements}\r\n"));
-    assert!(served.engine.data.blocking_keys.has_ready(), "some are still to be served");
+    assert!(served.engine.data.blocking_keys.has_ready(), "some clients are still to be served");
     served.begin_turn();
     served.engine.clock.now += Duration::from_secs(10);
     served.connections.give_up_late(&mut served.engine);
@@ -105,7 +105,10 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     served.join("SELECT 1\r\nSET x v\r\nSWAPDB 0 1\r\nSELECT 5\r\nRPUSH k v\r\n");
     served.begin_turn();
     served.connections.serve_waiting_for_keys(&mut served.engine);
-    assert!(served.engine.data.blocking_keys.has_ready(), "not all keys were looked at");
+    assert!(
+        served.engine.data.blocking_keys.has_ready(),
+        "the first turn does not look at all keys"
+    );
     let [there, here] =
         ["SELECT 5\r\nDBSIZE\r\n", "DBSIZE\r\n"].map(|request| served.join(request));
     assert_eq!([there, here].map(|conn| served.is_waiting(conn)), [false, true]);
@@ -134,14 +137,14 @@ fn who_sends_nothing_more_waits_for_what_will_come() {
 
 /// A client hangs up while its request waits for something that will come. The request still runs,
 /// and finds nothing. The client then leaves. It does not begin to wait for a key, because nobody
-/// would read what the client gets.
+/// would read its reply.
 #[test]
 fn who_has_hung_up_does_not_begin_to_wait_for_keys() {
     let mut served = Served::new();
     served.push_much();
     let held = served.join("BLPOP k 0\r\n");
     served.connections.hung_up(&mut served.engine, held);
-    assert!(!served.has_left(held), "its request is run");
+    assert!(!served.has_left(held), "the client stays until its request has run");
     served.turn();
     assert!(served.has_left(held));
     assert!(served.engine.data.blocking_keys.is_empty());

@@ -12,7 +12,7 @@ use crate::engine::Data;
 use crate::gate::mix;
 use crate::waiting::Reason;
 
-/// Commands that have no keys, but depend on the data set as a whole or on what is in the log.
+/// Commands that have no keys, but depend on the whole data set or on the contents of the log.
 const LOOKS_AT_ALL: &[&str] =
     &["bgsave", "save", "bgrewriteaof", "config|set", "client|pause", "slimio|pin"];
 
@@ -69,7 +69,7 @@ impl Data {
     }
 
     /// Whether a request reads or changes keys that are ready for clients which began to wait
-    /// earlier, or keys to which those clients may move something.
+    /// earlier, or keys to which those clients may move an element.
     fn meets_ready(&self, client: &Client, row: &Command<Entry>, args: Args<'_>) -> bool {
         if !self.blocking_keys.has_ready() || is_planted("taken-keys-free") {
             return false;
