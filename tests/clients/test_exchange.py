@@ -335,8 +335,8 @@ class Exchange(TestCase):
             "REDIS0099": b"REDIS0099" + whole[9:],
             "corrupt|checksum|RDB": bytes(flipped),
             "cut off at byte": whole[:-1],
-            "it holds functions": with_function,
-            "the key 'document' is of the module ReJSON-RL": with_module_key(),
+            "the file holds unsupported functions": with_function,
+            "the key 'document' has a type of the module ReJSON-RL": with_module_key(),
             "data of the module ReJSON-RL": with_module_data(),
         }
         for said, data in cases.items():

@@ -135,7 +135,7 @@ class Remedies(TestCase):
             self.check_said(self.refusal(), self.volume, "no space left", "df -i")
 
     def test_a_file_system_that_is_read_only(self):
-        words = ["Read-only", "mount it for writing"]
+        words = ["Read-only", "mount the file system for writing"]
         here = os.path.join(self.folder, "here")
         os.makedirs(here)
         with self.mounted("-o", "bind,ro", here):

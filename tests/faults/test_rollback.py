@@ -162,8 +162,8 @@ class Rollback(TestCase):
         ]
         sentence = (
             "the volume has format version 99; this program reads 2, 5 and 6; use the later version of "
-            "SlimIO that wrote it, or export it with that version, make a new one with slimio format "
-            "--force, and import"
+            "SlimIO that wrote the volume, or export the volume with that version, make a new "
+            "volume with slimio format --force, and import the export"
         )
         for line in lines:
             with self.subTest(line[:2]):

@@ -104,7 +104,7 @@ class Ends(TestCase):
             replies = client.pipeline([["BGREWRITEAOF"], off, ["SET", "behind", 1]])
             self.assertEqual([reply[0] for reply in replies], [b"+"] * 3)
             until(lambda: server.info()["log_state"] == "off", PATIENCE, "the log's end")
-            self.assertIn("WAL-snapshot given up: the log was ended", server.said())
+            self.assertIn("WAL-snapshot given up: the log was turned off", server.said())
             self.assertEqual(server.info()["snapshot_rewrites_complete"], "0")
         server.flags["appendonly"] = "no"
         server.restart()

@@ -208,7 +208,7 @@ class Snapshots(TestCase):
         with server.client() as client:
             fill(client, 20_000, size=500)
             client.pipeline([["BGSAVE"], ["FLUSHALL"]])
-            until(lambda: "given up: everything was flushed" in server.said(), PATIENCE, "the snapshot's end")
+            until(lambda: "given up: all data was deleted" in server.said(), PATIENCE, "the snapshot's end")
             self.assertNotIn("failed", server.said())
             self.assertEqual(client("SET", "new", 1), b"OK")
             wait_until_saved(server)

@@ -1,4 +1,5 @@
-//! Error messages. Each is one sentence that says what is wrong and what to do about it.
+//! Turns errors into messages. Each message is one sentence that says what is wrong and what to do
+//! about it.
 
 use std::io;
 
@@ -6,48 +7,51 @@ use rustix::io::Errno;
 use slimio_device::{DeviceError, OpenError};
 use slimio_storage::Error;
 
-/// The remedy if no better one is known.
+/// The remedy if no better remedy is known.
 const LOOK_AT_DEVICE: &str = "check the device and the kernel's messages (dmesg)";
 
 /// What is wrong with a volume, and what can be done about it.
 pub fn explain(error: &Error) -> String {
     let remedy = match error {
         Error::Open(OpenError::Incomplete { .. }) => {
-            "restore it from a backup, or use --salvage yes and lose the data that only it held"
+            "restore this file from a backup, or use --salvage yes and lose the data that only this \
+             file held"
         }
         Error::Open(error) => open_remedy(error),
         Error::NoVolume => {
-            "check --volume, restore a backup, or replace what is there with slimio format --force"
+            "check --volume, restore a backup, or make a new volume in place of the present \
+             contents with slimio format --force"
         }
-        Error::AlreadyFormatted => "use --force to replace it",
+        Error::AlreadyFormatted => "use --force to replace the volume",
         Error::OtherVersion { found, supported } if supported.iter().all(|known| known < found) => {
-            "use the later version of SlimIO that wrote it, or export it with that version, make a \
-             new one with slimio format --force, and import"
+            "use the later version of SlimIO that wrote the volume, or export the volume with that \
+             version, make a new volume with slimio format --force, and import the export"
         }
         Error::OtherVersion { .. } => {
-            "export it with the version of SlimIO that made it, make a new one with slimio format \
-             --force, and import"
+            "export the volume with the version of SlimIO that made it, make a new volume with \
+             slimio format --force, and import the export"
         }
         Error::OtherSize { .. } => "restore the size that the device had",
         Error::OtherDevice { .. } => {
-            "find that device (names such as nvme0n1 may change), or, if this one is an intended \
-             copy, start the server (or run slimio rollback) once with --volume-identity accept"
+            "find the volume's device (names such as nvme0n1 may change), or, if this device holds \
+             an intended copy, start the server (or run slimio rollback) once with \
+             --volume-identity accept"
         }
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
-        Error::Truncated { .. } => "restore the missing end of its file, or a backup",
+        Error::Truncated { .. } => "restore the missing end of the area's file, or a backup",
         Error::Damaged { .. } => {
-            "restore a backup, or use --salvage yes and lose everything behind that point"
+            "restore a backup, or use --salvage yes and lose everything behind that LSN"
         }
         Error::SnapshotDamaged { .. } => {
             "restore a backup, go back to the on-demand snapshot (if there is one) with slimio \
-             rollback, or use --salvage yes and lose what is damaged"
+             rollback, or use --salvage yes and lose the damaged data"
         }
         Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server starts without it",
         Error::ChunkRefused { .. } | Error::Refused { .. } => {
-            "use the version of SlimIO that wrote it, with the same number of databases"
+            "use the version of SlimIO that wrote the volume, with the same number of databases"
         }
         Error::Device { error: DeviceError::NoSpace, .. } => {
-            "make room on the volume, delete keys, or move to a larger one"
+            "make room on the volume, delete keys, or move to a larger volume"
         }
         Error::Device { error: DeviceError::Io { errno }, .. } => {
             system_remedy(*errno).unwrap_or(LOOK_AT_DEVICE)
@@ -58,20 +62,21 @@ pub fn explain(error: &Error) -> String {
     format!("{error}; {remedy}")
 }
 
-/// What to do if something could not be opened or made.
+/// What to do if a volume could not be opened or made.
 pub fn open_remedy(error: &OpenError) -> &'static str {
     match error {
         OpenError::InUse { .. } => "stop the program that uses it, or choose another --volume",
         OpenError::StillInFlight { .. } => {
-            "check its device (dmesg, /sys/block/*/inflight), and start again when it has answered"
+            "check the volume's device (dmesg, /sys/block/*/inflight), and start again when the \
+             device has answered"
         }
         OpenError::Missing { .. } => "check --volume, or make one with slimio format",
         OpenError::NoSpace { .. } => {
-            "make room on its file system (df and df -i show how much there is), raise the quota if \
-             there is one, or choose another --volume"
+            "make room on the file system (df and df -i show how much room is left), raise the \
+             quota if there is one, or choose another --volume"
         }
         OpenError::Unsuitable { .. } => "choose another --volume",
-        OpenError::Incomplete { .. } => "restore it from a backup",
+        OpenError::Incomplete { .. } => "restore this file from a backup",
         OpenError::Forbidden { .. } => "docs/fdp.md has the steps",
         OpenError::Device { .. } => "check the device (nvme smart-log), or choose another --volume",
         OpenError::Io { errno, .. } => system_remedy(*errno).unwrap_or(LOOK_AT_DEVICE),
@@ -102,10 +107,10 @@ fn system_remedy(errno: i32) -> Option<&'static str> {
              LimitFSIZE of a service), or choose a --volume on a file system that allows longer \
              files"
         }
-        Errno::ROFS => "mount it for writing, or choose another --volume",
+        Errno::ROFS => "mount the file system for writing, or choose another --volume",
         Errno::ACCESS | Errno::PERM => {
-            "give this user the right to read and write it (docs/fdp.md has the steps for an NVMe \
-             namespace), or choose another --volume"
+            "give this user the right to read and write the volume (docs/fdp.md has the steps for \
+             an NVMe namespace), or choose another --volume"
         }
         Errno::NOMEM => "free some memory, or raise the memory limit of this process",
         Errno::AGAIN => {
@@ -131,7 +136,7 @@ mod tests {
             (Errno::MFILE, "ulimit -n"),
             (Errno::NFILE, "fs.file-max"),
             (Errno::FBIG, "ulimit -f"),
-            (Errno::ROFS, "mount it for writing"),
+            (Errno::ROFS, "mount the file system for writing"),
             (Errno::ACCESS, "give this user the right"),
             (Errno::IO, "dmesg"),
         ];
@@ -149,6 +154,6 @@ mod tests {
         assert!(said.starts_with("cannot watch signals: Too many open files"), "{said}");
         assert!(said.contains("LimitNOFILE"), "{said}");
         let said = explain_system("watch signals", &Errno::IO.into());
-        assert!(!said.contains(';'), "no remedy is known: {said}");
+        assert!(!said.contains(';'), "the message has no remedy: {said}");
     }
 }

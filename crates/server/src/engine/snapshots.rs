@@ -229,7 +229,7 @@ impl Engine {
             }
             CaptureState::Flushed => {
                 let kind = running.kind;
-                self.cancel_snapshot("everything was flushed");
+                self.cancel_snapshot("all data was deleted");
                 // A new snapshot is scheduled. It holds the data set as it is after the flush.
                 self.snapshots.of_mut(kind).is_scheduled = true;
             }
@@ -312,7 +312,7 @@ impl Engine {
                 }
             }
             Some(SnapshotEvent::Adopted(summary)) => self.snapshot_adopted(&summary),
-            Some(SnapshotEvent::Obsolete(_)) => self.give_up("everything was flushed"),
+            Some(SnapshotEvent::Obsolete(_)) => self.give_up("all data was deleted"),
         }
     }
 
@@ -553,7 +553,7 @@ impl Engine {
             wal.log_mut().end();
             self.snapshots.rewrites.is_scheduled &= is_planted("rewritten-when-ended");
             if self.snapshots.runs(SnapshotKind::Wal) {
-                self.cancel_snapshot("the log was ended");
+                self.cancel_snapshot("the log was turned off");
             }
         }
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use slimio_keyspace::{DbIndex, EntryView, Keyspace, Usage, ValueSink, encode_value, rdb_type};
 use slimio_rdb::{Attributes, Encoder, FileWriter, Version};
 
-/// Value of the file's field `redis-ver`. In Redis, it is the version of the server that made the
-/// file.
+/// Value of the file's field `redis-ver`. In Redis, this field holds the version of the server that
+/// made the file.
 const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
 
 /// How an RDB file is written.
@@ -24,7 +24,7 @@ pub struct ExportOptions {
 }
 
 impl ExportOptions {
-    /// A batch size that is so large that the fixed cost of a batch does not matter.
+    /// A batch size that makes the fixed cost of a batch negligible.
     pub const BATCH_SIZE: usize = 64 << 20;
 }
 
@@ -46,7 +46,8 @@ impl Exporter {
     /// it.
     ///
     /// # Errors
-    /// A sentence, if the file cannot be made.
+    /// If the file cannot be made, or if `path` is something other than a file. The error is a
+    /// sentence for the user.
     pub fn create(path: &Path, options: ExportOptions) -> Result<Self, String> {
         let path = replaced_by(path)?;
         let name = path.file_name().ok_or_else(|| format!("{} names no file", path.display()))?;
@@ -97,7 +98,7 @@ impl Exporter {
     /// database for this entry in the file; `None` leaves the entry out.
     ///
     /// # Errors
-    /// A sentence, if the file cannot be written.
+    /// If the file cannot be written. The error is a sentence for the user.
     pub fn add(
         &mut self,
         keyspace: &Keyspace,
@@ -111,8 +112,8 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // The usage is relative to the time of the replay. Relative to an earlier time, the
-                // last use of a key could be in the future.
+                // Idle times count back from the time of the replay. Counted back from an earlier
+                // time, the last use of a key could be in the future.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }
@@ -132,13 +133,15 @@ impl Exporter {
         encode_value(self, entry.value)
     }
 
-    /// Completes the file, syncs it, and renames it to its final path. Returns its size in bytes.
+    /// Completes the file, syncs it, and renames it to its final path. Returns the file's size in
+    /// bytes.
     ///
     /// # Errors
-    /// A sentence. If only the sync of the directory failed, the new file is complete and at the
-    /// path. After any other error, the file that was at the path before is still there.
+    /// If the file cannot be completed, synced or renamed. The error is a sentence for the user. If
+    /// only the sync of the directory failed, the new file is complete and at its final path. After
+    /// any other error, the file that was at this path before is still there.
     pub fn finish(mut self) -> Result<u64, String> {
-        let writer = self.writer.take().expect("it is there until the end");
+        let writer = self.writer.take().expect("the writer exists until `finish` takes it");
         let failed = |error: &dyn std::fmt::Display| said(&self.unfinished, &self.path, error);
         let mut file = writer.finish().map_err(|e| failed(&e))?;
         file.flush().and_then(|()| file.sync_all()).map_err(|e| failed(&e))?;
@@ -155,7 +158,8 @@ impl Exporter {
 /// this is the link's target.
 ///
 /// # Errors
-/// A sentence, if `path` is something other than a file, because the rename would remove it.
+/// If `path` is something other than a file, because the rename would remove it. Also if `path` is
+/// a symbolic link that cannot be followed. The error is a sentence for the user.
 fn replaced_by(path: &Path) -> Result<PathBuf, String> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {
@@ -182,7 +186,7 @@ impl ValueSink for Exporter {
 
     fn encoder(&mut self) -> Result<&mut Encoder, String> {
         let unfinished = &self.unfinished;
-        let writer = self.writer.as_mut().expect("it is there until the end");
+        let writer = self.writer.as_mut().expect("the writer exists until `finish` takes it");
         writer.encoder().map_err(|e| said(unfinished, &self.path, &e))
     }
 }

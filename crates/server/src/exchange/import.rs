@@ -23,8 +23,8 @@ use crate::server::make_volume;
 /// is the file's size in bytes.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the file, or which of its contents this server does not
-/// support.
+/// If the file is damaged, or holds contents that this server does not support. The error is a
+/// sentence for the user.
 pub fn import_file(
     file: impl Read,
     size: u64,
@@ -37,10 +37,10 @@ pub fn import_file(
     while let Some(item) = reader.next_item().map_err(|e| e.to_string())? {
         match item {
             Item::Key(key) => load_key(&mut keyspace, &key, &mut reader)?,
-            Item::Function(_) => return Err("it holds functions, which are not supported".into()),
+            Item::Function(_) => return Err("the file holds unsupported functions".into()),
             Item::ModuleAux { module } => {
                 return Err(format!(
-                    "it holds data of the module {module}, which is not supported"
+                    "the file holds data of the module {module}, which is not supported"
                 ));
             }
             Item::Aux { .. } | Item::ResizeDb { .. } | Item::SlotImport { .. } => {}
@@ -58,12 +58,15 @@ fn load_key<R: Read>(
 ) -> Result<(), String> {
     let name = String::from_utf8_lossy(&key.name);
     if let Some(module) = &key.module {
-        return Err(format!("the key '{name}' is of the module {module}, which is not supported"));
+        return Err(format!(
+            "the key '{name}' has a type of the module {module}, which is not supported"
+        ));
     }
     let db_count = keyspace.config().db_count;
     let Some(db) = u16::try_from(key.db).ok().filter(|db| usize::from(*db) < db_count) else {
         return Err(format!(
-            "the key '{name}' is in database {}, and there are {db_count}; use --databases",
+            "the key '{name}' is in database {}, but there are only {db_count} databases; use \
+             --databases",
             key.db
         ));
     };
@@ -89,7 +92,8 @@ fn load_key<R: Read>(
 /// function returns.
 ///
 /// # Errors
-/// A sentence with a remedy. After an error, a new volume may exist. If so, it is empty.
+/// If the volume cannot be made or written. The error is a sentence with a remedy. After an error,
+/// a new volume may exist. If so, the volume is empty.
 pub fn write_volume(
     storage: &mut Storage,
     config: &Config,
@@ -104,7 +108,7 @@ pub fn write_volume(
     let options = RecoverOptions::new(Policy::Always, buffer_count, Instant::now());
     let mut volume = recover(&mut *storage.media, &options, &mut NewVolumeSink).map_err(failed)?;
     let plan = volume.log.begin_snapshot(SnapshotKind::Wal, now_ms);
-    let plan = plan.expect("nothing is under way in a volume that was just made");
+    let plan = plan.expect("a new volume has no running snapshot");
     let path = volume.slot_paths.get(plan.slot);
     let mut writer = SlotWriter::begin(path, plan, WriterOptions::default()).map_err(failed)?;
     let options = ChunkOptions {
@@ -137,12 +141,12 @@ pub(crate) struct NewVolumeSink;
 
 impl RecoverSink for NewVolumeSink {
     fn chunk(&mut self, chunk: slimio_storage::Chunk) -> Result<(), Error> {
-        let why = "the volume is new".into();
+        let why = "a new volume holds no snapshot".into();
         Err(Error::ChunkRefused { index: Some(chunk.index()), why })
     }
 
     fn record(&mut self, _: slimio_storage::Record<'_>) -> Result<(), String> {
-        Err("the volume is new".into())
+        Err("a new volume holds no records".into())
     }
 }
 
@@ -161,7 +165,7 @@ fn adopt(volume: &mut Volume) -> Result<(), Error> {
         }
         match volume.log.take_snapshot_event() {
             Some(SnapshotEvent::Adopted(_)) => return Ok(()),
-            Some(SnapshotEvent::Obsolete(_)) => unreachable!("nothing is in the log"),
+            Some(SnapshotEvent::Obsolete(_)) => unreachable!("the log holds no flush"),
             None => {}
         }
         if let Some(latch) = volume.log.latched() {

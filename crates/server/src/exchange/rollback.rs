@@ -1,6 +1,6 @@
 //! Rolls a volume back to the point in time that `BGSAVE` kept.
 //!
-//! This is a separate command rather than an option of the server's start. With an option, a
+//! A rollback is a separate command rather than an option of the server's start. With an option, a
 //! service manager that restarts the server would roll back at each restart, and lose everything
 //! written since the previous restart.
 
@@ -26,8 +26,9 @@ use crate::explain::explain;
 /// much memory as the data set.
 ///
 /// # Errors
-/// A sentence with a remedy. If a write to the volume failed, the volume may have changed. After
-/// any other error, it is unchanged.
+/// If the volume cannot be read or written, or has no on-demand snapshot. The error is a sentence
+/// with a remedy. After a failed write to the volume, the volume may have changed. After any other
+/// error, the volume is unchanged.
 pub fn roll_back(
     storage: &mut Storage,
     accept_device: bool,

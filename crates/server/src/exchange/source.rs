@@ -91,7 +91,7 @@ impl RecoverSink for SnapshotLoad<'_> {
 /// nothing to the volume.
 ///
 /// # Errors
-/// A sentence with a remedy, if the data set cannot be read exactly.
+/// If the data set cannot be read exactly. The error is a sentence with a remedy.
 pub fn load_volume(
     storage: &mut Storage,
     root: RootChoice,
@@ -109,7 +109,8 @@ pub fn load_volume(
 /// memory.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the volume cannot be read, or if the file cannot be written. The error is a sentence with a
+/// remedy.
 pub fn export_volume(
     storage: &mut Storage,
     root: RootChoice,
@@ -183,8 +184,7 @@ impl ExportSink<'_> {
         let added = exporter.add(keyspace, place);
         loading.clear();
         added.map_err(|why| {
-            // This error only ends the reading. It is not reported, because nothing is wrong with
-            // the volume.
+            // This error only ends the reading. The caller reports `failed` instead.
             self.failed = Some(why);
             Error::Refused { lsn: slimio_storage::Lsn(0), why: String::new() }
         })
@@ -231,7 +231,8 @@ impl std::fmt::Debug for SlotSource<'_> {
 /// time.
 ///
 /// # Errors
-/// A sentence with a remedy.
+/// If the slot cannot be read, or if the file cannot be written. The error is a sentence with a
+/// remedy.
 pub fn export_slot(
     source: SlotSource<'_>,
     exporter: &mut Exporter,
@@ -249,7 +250,7 @@ pub fn export_slot(
         reader.give_back(chunk.into_buffer());
         if loading.size() >= exporter.batch_size {
             exporter.add(&loading.keyspace, |db, _| Some(db))?;
-            // This does not lose the parts of an incomplete value, because the loader keeps them.
+            // Clearing loses no parts of an incomplete value, because the loader keeps them.
             loading.clear();
         }
     }
