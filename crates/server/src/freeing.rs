@@ -17,9 +17,9 @@ type Order = (u64, Box<dyn Any + Send>);
 #[derive(Debug)]
 pub(crate) struct Freeing {
     thread: Option<WorkerThread<Order>>,
-    /// Count of values and databases handed over.
+    /// Count of the values and databases that [`free`](Self::free) was given.
     given: u64,
-    /// How many of the values and databases handed over have been freed.
+    /// Count of the values and databases that have been freed.
     freed: Arc<AtomicU64>,
 }
 

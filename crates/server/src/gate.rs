@@ -347,13 +347,21 @@ mod tests {
     fn a_read_depends_on_the_newest_undurable_record_of_what_it_read() {
         let mut table = Undurable::default();
         table.begin(2, Lsn(100));
-        assert_eq!(table.of_key(DB, 1), Lsn(100), "everything before the table counts as one");
+        assert_eq!(
+            table.of_key(DB, 1),
+            Lsn(100),
+            "every key depends on the records before the table"
+        );
         table.note(Lsn(110), key(DB, 1));
         table.note(Lsn(120), key(DB, 2));
         table.note(Lsn(130), key(DB, 1));
         assert_eq!(table.of_key(DB, 1), Lsn(130));
         assert_eq!(table.of_key(DB, 2), Lsn(120));
-        assert_eq!(table.of_key(OTHER, 1), Lsn(100), "another database's key of that name");
+        assert_eq!(
+            table.of_key(OTHER, 1),
+            Lsn(100),
+            "the same key of another database has not changed"
+        );
         assert_eq!(table.of_db(DB), Lsn(130));
         assert_eq!(table.of_db(OTHER), Lsn(100));
         assert_eq!(table.of_all(), Lsn(130));
@@ -372,7 +380,7 @@ mod tests {
         table.note(Lsn(10), key(DB, 1));
         table.note(Lsn(20), std::iter::once(Change::Db(DB)));
         assert_eq!(table.of_key(DB, 1), Lsn(20));
-        assert_eq!(table.of_key(DB, 7), Lsn(20), "a key that was gone already");
+        assert_eq!(table.of_key(DB, 7), Lsn(20), "the flush counts for absent keys, too");
         assert_eq!(table.of_key(OTHER, 7), Lsn(0));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Inbox {
     parser: Parser,
     /// Received bytes: an incomplete request, or requests that wait for their turn. The bytes
     /// before `start` have been read. They are removed when they outnumber the other bytes. So a
-    /// turn that reads a few of many requests does not move all the others.
+    /// turn that reads a few of many requests need not move the bytes of all other requests.
     bytes: Vec<u8>,
     start: usize,
     /// Size of the whole buffer that contains the running request.
@@ -37,7 +37,7 @@ pub(crate) struct Inbox {
     large_size: usize,
 }
 
-/// What comes next.
+/// What [`Reading::next`] has found.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A whole request, see [`Reading::args`]. Contains the request's size in bytes, without large
@@ -59,7 +59,7 @@ pub(crate) struct Reading<'a> {
     inbox: Inbox,
     buffer: Cow<'a, [u8]>,
     /// Start of the request that was read last or, once that request has been passed, of the next
-    /// one.
+    /// request.
     at: usize,
     /// Size of the request that was read last; 0 once it has been passed.
     consumed: usize,
@@ -114,7 +114,10 @@ impl Inbox {
 
     /// Keeps received bytes until they are read.
     pub(crate) fn push(&mut self, received: &[u8]) {
-        assert!(self.large.is_none(), "the bytes belong to the argument");
+        assert!(
+            self.large.is_none(),
+            "while a large argument is being received, all bytes belong to it"
+        );
         self.bytes.extend_from_slice(received);
     }
 
@@ -160,7 +163,7 @@ impl Inbox {
 }
 
 impl Reading<'_> {
-    /// Reads the request after the last one.
+    /// Reads the next request.
     pub(crate) fn next(&mut self, limits: &Limits) -> Next {
         self.pass();
         loop {
@@ -180,19 +183,19 @@ impl Reading<'_> {
         }
     }
 
-    /// The arguments of the last request.
+    /// The arguments of the request that was read last.
     pub(crate) fn args(&self) -> Args<'_> {
         self.inbox.parser.request().args(&self.buffer[self.at..])
     }
 
-    /// The last request and the bytes after it. `None` if there are no bytes after it, or if they
-    /// were [looked at](Self::look_ahead) already.
+    /// The request that was read last, and the bytes after this request. `None` if there are no
+    /// bytes after it, or if they were [looked at](Self::look_ahead) already.
     pub(crate) fn unseen(&self) -> Option<&[u8]> {
         let has_more = self.at + self.consumed < self.buffer.len();
         (has_more && self.at >= self.seen).then(|| &self.buffer[self.at..])
     }
 
-    /// Notes that `size` bytes, from the beginning of the last request on, were looked at.
+    /// Notes that `size` bytes were looked at, beginning with the request that was read last.
     pub(crate) fn look_ahead(&mut self, size: usize) {
         self.seen = self.at + size;
     }
@@ -203,8 +206,9 @@ impl Reading<'_> {
         stand_in.large_size = self.inbox.large_size;
     }
 
-    /// Takes the last request out. If the request is large and makes up most of the buffer, it is
-    /// taken together with the bytes before it, so that the bytes of the request are not copied.
+    /// Takes out the request that was read last. If the request is large and makes up most of the
+    /// buffer, it is taken together with the bytes before it, so that the bytes of the request are
+    /// not copied.
     pub(crate) fn take_request(&mut self) -> OwnedRequest {
         let end = self.at + self.consumed;
         let is_all_here = self.inbox.parser.request().sealed_size() == 0;
@@ -223,7 +227,7 @@ impl Reading<'_> {
         request
     }
 
-    /// Moves past the last request.
+    /// Moves past the request that was read last.
     fn pass(&mut self) {
         if self.consumed > 0 {
             self.at += std::mem::take(&mut self.consumed);
@@ -321,8 +325,8 @@ mod tests {
         (bytes, requests)
     }
 
-    /// Feeds the bytes in parts of these sizes, as the network would, and takes every second
-    /// request out. Returns all requests.
+    /// Feeds the bytes to an inbox in parts of these sizes, as the network would. Takes every
+    /// second request out of the inbox. Returns all requests.
     fn read_in_parts(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> Vec<Vec<Vec<u8>>> {
         let (mut inbox, mut rest, mut all) = (Inbox::default(), bytes, Vec::new());
         let mut wanted: Option<ReceiveBuffer> = None;
@@ -365,8 +369,8 @@ mod tests {
             }
             inbox = reading.end();
         }
-        assert!(rest.is_empty() && inbox.is_empty(), "everything is read");
-        assert_eq!(inbox.size(), 0, "what has run does not count");
+        assert!(rest.is_empty() && inbox.is_empty(), "all bytes were read");
+        assert_eq!(inbox.size(), 0, "requests that were read do not count");
         all
     }
 
@@ -387,7 +391,7 @@ mod tests {
             assert_eq!(inbox.len(), left * 6);
             moves += usize::from(inbox.start == 0);
         }
-        assert!(moves < 20, "{moves} moves, but each halves the rest");
+        assert!(moves < 20, "{moves} moves, although a move should halve the rest");
         assert!(inbox.is_empty());
     }
 
@@ -413,7 +417,9 @@ mod tests {
         let mut inbox = Inbox::default();
         let mut reading = inbox.read(&bytes[..1 << 20]);
         assert!(matches!(reading.next(&Limits::default()), Next::Request(_)));
-        let Next::Fill(_) = reading.next(&Limits::default()) else { panic!("it is large") };
+        let Next::Fill(_) = reading.next(&Limits::default()) else {
+            panic!("the argument is large")
+        };
         let inbox = reading.end();
         assert!(inbox.is_filling());
         assert!(inbox.size() > (1 << 20) - 100, "{} bytes", inbox.size());

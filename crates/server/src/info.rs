@@ -59,9 +59,10 @@ pub(crate) fn render(engine: &mut Engine, clients: ClientFigures, asked: &[Strin
 /// The text so far. Its lines end with CRLF, as in Redis.
 struct Text {
     out: String,
-    /// The log's room. It is read in advance, because reading it needs `&mut`.
+    /// The log's room. It is read before the sections are filled, because reading it needs
+    /// `&mut Engine`.
     room: Option<Room>,
-    /// Memory in use. It is stored here, so that it is added up only once.
+    /// Memory in use. The sum is stored here, so that it is computed only once.
     memory: MemoryUse,
     clients: ClientFigures,
 }

@@ -3,7 +3,7 @@
 //!
 //! The kinds have Redis's names: `command` and `fast-command` for a command, `expire-cycle` for
 //! expiry, `aof-fsync-always` for the log under `always`, and `aof-write-pending-fsync` for the log
-//! under `everysec` if replies had to wait for it. The kind `snapshot-step` is our own.
+//! under `everysec` if replies had to wait for it. The kind `snapshot-step` exists only in SlimIO.
 
 mod report;
 
@@ -71,18 +71,18 @@ impl Latency {
         self.by_event.iter().map(|(name, series)| (*name, series))
     }
 
-    /// The kind with this name, if it has samples.
+    /// The samples of the kind with this name; `None` if it has no samples.
     pub(crate) fn event(&self, name: &[u8]) -> Option<(&'static str, &Series)> {
         self.events().find(|(event, _)| event.as_bytes() == name)
     }
 
-    /// Forgets one kind; returns whether there was anything to forget.
+    /// Forgets the samples of one kind; returns whether it had samples.
     pub(crate) fn reset(&mut self, name: &[u8]) -> bool {
         let found = self.event(name).map(|(event, _)| event);
         found.is_some_and(|event| self.by_event.remove(event).is_some())
     }
 
-    /// Forgets all kinds; returns how many kinds had samples.
+    /// Forgets the samples of all kinds; returns how many kinds had samples.
     pub(crate) fn reset_all(&mut self) -> usize {
         std::mem::take(&mut self.by_event).len()
     }

@@ -67,7 +67,7 @@ pub struct AllocatorBytes {
     pub allocated: u64,
     /// Pages that hold any allocated memory.
     pub active: u64,
-    /// Resident part of these pages and of the pages of the allocator's own tables.
+    /// Resident part of the active pages and of the pages of the allocator's own tables.
     pub resident: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Limits of this process, from a source that no system-call filter blocks.
 
-/// How many files the process may have open, and how far it can raise this limit itself; `u64::MAX`
+/// The soft and the hard limit of the number of files that this process may have open; `u64::MAX`
 /// means no limit. Returns `None` if the kernel does not tell.
 pub fn open_files_limit() -> Option<(u64, u64)> {
     // Reads a file, because a filter (seccomp) may refuse getrlimit(2), and the available wrappers

@@ -27,7 +27,7 @@ pub fn init(level: &str, file: &Path) -> Result<(), ConfigError> {
         Some(Mutex::new(opened))
     };
     set_level(level);
-    // Fails only if a logger exists already, in a process with several servers.
+    // This fails only if a logger exists already, because the process runs several servers.
     let _ = log::set_boxed_logger(Box::new(Lines { file }));
     Ok(())
 }

@@ -102,8 +102,8 @@ fn allocator_bytes(memory: &MemoryUse, resident: u64) -> AllocatorBytes {
 }
 
 impl AllocatorBytes {
-    /// The pairs of numbers that INFO compares. Before each pair is INFO's name for the ratio of
-    /// its numbers.
+    /// The pairs of numbers whose ratios INFO shows. Each pair comes after INFO's name for its
+    /// ratio.
     fn ratios(&self, process: u64) -> [(&'static str, u64, u64); 3] {
         [
             ("allocator_frag", self.active, self.allocated),
@@ -181,7 +181,8 @@ pub(crate) fn stats(engine: &mut Engine, clients: ClientFigures, client: &mut Cl
         client.out.map(3);
         let table = engine.data.keyspace.table_bytes_of(db) as u64;
         put(client, "overhead.hashtable.main", &count(table));
-        // There is no table of the keys that expire, because a bit in the main table marks them.
+        // There is no table of the keys that expire, because a bit in the main table marks these
+        // keys.
         put(client, "overhead.hashtable.expires", &count(0));
         put(client, "overhead.hashtable.slot-to-keys", &count(0));
     }
@@ -200,7 +201,7 @@ pub(crate) fn doctor(engine: &mut Engine, clients: ClientFigures) -> String {
     let memory = engine.memory_use(clients.memory);
     let resident = resident_bytes();
     if memory.used < DOCTOR_USED_MIN {
-        return "There is too little data in memory to say anything about it: less than 5 MB."
+        return "Less than 5 MB of memory is in use. This is too little memory for any advice."
             .into();
     }
     let mut advice = Vec::new();
@@ -213,21 +214,22 @@ pub(crate) fn doctor(engine: &mut Engine, clients: ClientFigures) -> String {
     if resident > memory.used / 5 * 7 && resident - memory.used > 10 << 20 {
         advice.push(
             "High fragmentation: the process holds more than 1.4 times the memory in use. After a \
-             large deletion this passes. If it stays, values of very different sizes have replaced \
-             each other, and a restart compacts the memory.",
+             large deletion, the fragmentation passes by itself. If it stays, values of very \
+             different sizes have replaced each other, and a restart compacts the memory.",
         );
     }
     if memory.clients / clients.count.max(1) as u64 > DOCTOR_CLIENT_MAX {
         advice.push(
-            "Big client buffers: the clients take more than 200 KB each. Look for those that do not \
-             read their replies in CLIENT LIST, and limit them with client-output-buffer-limit.",
+            "Big client buffers: the clients take more than 200 KB each on average. Use CLIENT LIST \
+             to find the clients that do not read their replies, and limit their buffers with \
+             client-output-buffer-limit.",
         );
     }
     let limit = engine.settings.memory_max;
     if limit > 0 && memory.used.saturating_sub(memory.uncounted) > limit {
         advice.push(
-            "Over the limit: more is in use than maxmemory allows. Raise it, delete keys, or choose \
-             a maxmemory-policy that may evict some.",
+            "Over the limit: more memory is in use than maxmemory allows. Raise maxmemory, delete \
+             keys, or choose a maxmemory-policy that may evict keys.",
         );
     }
     if advice.is_empty() {

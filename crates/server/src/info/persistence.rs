@@ -1,8 +1,8 @@
 //! Snapshots and the log as `INFO` shows them.
 //!
 //! Redis's fields keep their meaning. A `bgsave` is an on-demand snapshot, and a `rewrite` is a
-//! WAL-snapshot. In Redis, the fields `*_cow_size` count memory that was copied on write. Here they
-//! count memory held only for the snapshot.
+//! WAL-snapshot. In Redis, the fields `*_cow_size` count memory that was copied on write. In
+//! SlimIO, they count the memory that is held only for the snapshot.
 
 use slimio_storage::{LogState, SnapshotKind};
 

@@ -7,9 +7,9 @@ use crate::config::Config;
 
 /// A graph shows at most this many samples, the newest ones.
 const COLUMNS_MAX: usize = 80;
-/// Lines of a graph.
+/// Number of lines of a graph.
 const ROWS: usize = 4;
-/// Heights that one character can show, the lowest first.
+/// The characters for the heights within one line, the lowest first.
 const TOPS: [char; 3] = ['_', 'o', '#'];
 
 /// Draws the newest samples of an event as columns. Below each column, the sample's age is written
@@ -112,19 +112,19 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
         "command" | "fast-command" => {
             if slower_than_us < 0 || slower_than_us > threshold_us {
                 lines.push(format!(
-                    "SLOWLOG does not show everything that is slow here: CONFIG SET \
-                     slowlog-log-slower-than {threshold_us}."
+                    "SLOWLOG lacks some commands that this monitor counts as slow. To see all of \
+                     them, use CONFIG SET slowlog-log-slower-than {threshold_us}."
                 ));
             }
             lines.push("SLOWLOG GET names the commands that took long.".into());
             lines.push(
                 "If a fast command took long, it was interrupted: check that the machine has idle \
-                 processors, and enough memory that nothing is swapped."
+                 processors, and that it does not swap."
                     .into(),
             );
         }
         "expire-cycle" => lines.push(
-            "Many keys expire at the same time: spread their times, or lower \
+            "Many keys expire at the same time: spread their expiry times, or lower \
              active-expire-effort."
                 .into(),
         ),
@@ -132,8 +132,8 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
             .push("Keys are evicted all the time: raise maxmemory, or write less at once.".into()),
         name if name.starts_with("aof-") => {
             lines.push(
-                "The device is slow to make writes durable: INFO slimio shows the I/O path in use \
-                 and why it is not a better one. Check what else writes to the device."
+                "The device is slow to make writes durable: INFO slimio shows the I/O path in use, \
+                 and why no better path is used. Check what else writes to the device."
                     .into(),
             );
             if config.choice("appendfsync") == "always" {

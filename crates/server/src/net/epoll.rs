@@ -1,9 +1,9 @@
 //! Sockets over epoll, for kernels and containers that refuse io_uring.
 //!
-//! A connection is read when its event is taken, into one buffer that all connections share, so
-//! that the bytes are in the processor's cache when they are parsed. Bytes to send are offered to
-//! the kernel at once. If the kernel does not take all of them, the rest waits until the socket
-//! becomes writable.
+//! A connection is read when its event is taken. All connections share one receive buffer, so that
+//! the bytes are in the processor's cache when they are parsed. Bytes to send are offered to the
+//! kernel at once. If the kernel does not take all of them, the rest waits until the socket becomes
+//! writable.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -60,7 +60,7 @@ enum Made {
 }
 
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "these flags are independent of each other")]
 struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
@@ -83,7 +83,7 @@ impl EpollNet {
     /// Opens the event queue.
     ///
     /// # Errors
-    /// When the kernel has no room for an event queue.
+    /// When the kernel refuses an event queue, for example for lack of descriptors.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -106,7 +106,7 @@ impl EpollNet {
         (conn.generation == id.generation && conn.socket.is_some()).then_some(conn)
     }
 
-    /// Tells the kernel which events of a connection to report, if that has changed.
+    /// Tells the kernel which events of a connection to report, if this set has changed.
     fn update(&mut self, id: ConnId) {
         let Some(conn) = self.conn(id) else { return };
         let mut interest = EventFlags::empty();
@@ -126,7 +126,7 @@ impl EpollNet {
         conn.interest = interest;
         let data = epoll::EventData::new_u64(pack(id));
         let conn = &self.conns[id.index as usize];
-        let socket = conn.socket.as_ref().expect("looked up above");
+        let socket = conn.socket.as_ref().expect("the connection has a socket");
         // If no event is of interest, the descriptor is removed, because the kernel would otherwise
         // report its hang-ups again and again.
         let result = if interest.is_empty() {
@@ -347,7 +347,7 @@ impl Net for EpollNet {
             if conn.is_broken {
                 return None;
             }
-            assert!(conn.outgoing.is_none(), "one send at a time");
+            assert!(conn.outgoing.is_none(), "a connection has at most one send at a time");
             let socket = conn.socket.as_ref()?;
             let result = match &outgoing {
                 Outgoing::Bytes(bytes, sent) => {
@@ -496,8 +496,8 @@ impl Net for EpollNet {
     fn broken(&self) -> Option<String> {
         let errno = self.broken?;
         Some(format!(
-            "the kernel refuses to wait for sockets: epoll_pwait: {errno}; allow that call to this \
-             process, or start the server with io-backend auto"
+            "the kernel refuses to wait for sockets: epoll_pwait: {errno}; allow this process the \
+             system call epoll_pwait, or start the server with io-backend auto"
         ))
     }
 

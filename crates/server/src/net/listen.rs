@@ -67,8 +67,8 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
                 }
                 Err(Errno::ADDRINUSE) => {
                     return Err(ConfigError(format!(
-                        "port {port} on {ip} is in use: stop the server that holds it, or choose \
-                         another with --port"
+                        "port {port} on {ip} is in use: stop the server that uses this port, or \
+                         choose another port with --port"
                     )));
                 }
                 Err(errno) => {
@@ -137,8 +137,8 @@ fn listen_unix(path: &Path, permissions: u32, backlog: i32) -> Result<Listener, 
     // answers must not be replaced.
     if UnixStream::connect(path).is_ok() {
         return Err(ConfigError(format!(
-            "the Unix socket {shown} is in use: stop the server that holds it, or choose another \
-             with --unixsocket"
+            "the Unix socket {shown} is in use: stop the server that uses this socket, or choose \
+             another path with --unixsocket"
         )));
     }
     let is_socket = std::fs::symlink_metadata(path)
@@ -188,7 +188,7 @@ mod tests {
         config.set("unixsocket", path.to_str().unwrap()).unwrap();
         config.set("unixsocketperm", "700").unwrap();
         let live = open(&config).unwrap();
-        assert_eq!(live.len(), 1, "no TCP with port 0 beside a Unix socket");
+        assert_eq!(live.len(), 1, "with port 0 and a Unix socket, the server uses no TCP");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
         assert!(open(&config).unwrap_err().0.contains("is in use"));
         drop(live);

@@ -21,9 +21,9 @@ use rustix::io::Errno;
 /// Identifies a connection. No other connection ever gets the same identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
-    /// Small and reused, so that tables can be indexed by it.
+    /// A small number, which later connections reuse, so that it can index tables.
     pub index: u32,
-    /// Differs between two connections of the same index.
+    /// Differs between two connections with the same index.
     pub generation: u32,
 }
 
@@ -31,10 +31,10 @@ pub struct ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(pub u32);
 
-/// The caller's memory for received bytes, which are appended to it.
+/// Memory of the caller, to which received bytes are appended.
 #[derive(Debug, Default)]
 pub struct ReceiveBuffer {
-    /// Has room for `wanted` more bytes within its capacity.
+    /// The memory. Its capacity has room for `wanted` more bytes.
     pub buffer: Vec<u8>,
     /// Largest number of bytes to receive.
     pub wanted: usize,
@@ -76,18 +76,18 @@ pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A back end.
 pub trait Net {
-    /// Starts to accept connections. The listener's index is the place of this call among all
-    /// calls.
+    /// Starts to accept connections of a listener. Listeners are numbered from 0 in the order of
+    /// these calls.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses to report the connections of this socket.
     fn listen(&mut self, fd: OwnedFd) -> Result<(), Errno>;
 
     /// Reports [`Event::Ready`] whenever the descriptor is readable. The caller must keep the
     /// descriptor open.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses to watch the descriptor.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
     /// Like [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
@@ -95,7 +95,7 @@ pub trait Net {
     /// then do not end a wait. Each id belongs to at most one descriptor.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses to watch the descriptor.
     fn watch_on_demand(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
     /// Asks for one [`Event::Ready`] as soon as the descriptor that is watched on demand is
@@ -117,8 +117,8 @@ pub trait Net {
     /// at once, returns the memory; otherwise [`Event::Sent`] or [`Event::Broken`] follows.
     fn send(&mut self, conn: ConnId, outgoing: Outgoing) -> Option<Outgoing>;
 
-    /// Closes the connection; the kernel still sends what it has taken. No event of this connection
-    /// follows.
+    /// Closes the connection; the kernel still sends the bytes that it has taken. No event of this
+    /// connection follows.
     fn close(&mut self, conn: ConnId);
 
     /// The socket, for its address and options; `None` after [`Net::close`].
@@ -153,7 +153,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Asks the kernel for both addresses of a socket.
     pub fn of(fd: BorrowedFd<'_>) -> Self {
         let remote = rustix::net::getpeername(fd).ok().flatten();
         let local = rustix::net::getsockname(fd).ok();
