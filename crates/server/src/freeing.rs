@@ -66,8 +66,7 @@ impl Freeing {
 
 impl Drop for Freeing {
     fn drop(&mut self) {
-        // Does not wait for the thread, because the end of the process frees all memory, and does
-        // so faster.
+        // Does not wait for the thread, because the end of the process frees all memory faster.
         if let Some(thread) = self.thread.take() {
             thread.leave_alone();
         }

@@ -21,9 +21,8 @@ use crate::wal::Wal;
 /// One call of [`Undurable::forget`] forgets at most this many changes.
 const FORGET_MAX: usize = 4096;
 
-/// Whether bytes that depend on the log up to `needs` may leave. Under the policy in force, replies
-/// may leave if they depend on the log up to `releasable` or less. The log is on stable media up to
-/// `durable`.
+/// Whether bytes that depend on the log up to `needs` may leave. The policy in force releases
+/// replies that depend on the log up to `releasable`. The log is on stable media up to `durable`.
 pub(crate) fn may_leave(needs: Lsn, releasable: Lsn, durable: Lsn) -> bool {
     needs <= releasable || needs <= durable
 }

@@ -1,4 +1,4 @@
-//! The server: event loop, connections, connection and server commands, group commit.
+//! The server: event loop, connections, commands on connections and on the server, group commit.
 //!
 //! ```text
 //!          net (io_uring or epoll)                       storage

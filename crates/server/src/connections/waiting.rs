@@ -39,7 +39,7 @@ impl Connections {
         self.wait_until(engine, client, reason, then, deadline);
     }
 
-    /// Like [`wait`](Self::wait), but with a deadline.
+    /// Like [`wait`](Self::wait), but with the given deadline.
     pub(crate) fn wait_until(
         &mut self,
         engine: &mut Engine,
@@ -70,7 +70,7 @@ impl Connections {
     }
 
     /// Called if a command has found nothing in the keys that it wants. Makes the client wait for
-    /// these keys. Within a transaction, or if the command has waited long enough, replies instead
+    /// these keys. Within a transaction, or if the client's deadline has passed, replies instead
     /// that there was nothing. This reply depends on the log up to `needs`.
     #[cold]
     pub(super) fn block(
@@ -302,9 +302,9 @@ impl Connections {
         });
     }
 
-    /// If there is no long request any more, retries the requests that it held up. If no keys are
-    /// ready for other clients any more, retries the requests that such keys held up. A retried
-    /// request may become the long request. It then holds up the requests behind it.
+    /// If there is no long request any more, retries the requests that a long request held up. If
+    /// no keys are ready for other clients any more, retries the requests that such keys held up. A
+    /// retried request may become the long request. It then holds up the requests behind it.
     pub(crate) fn resume_held_up(&mut self, engine: &mut Engine) {
         if engine.phase.shutdown.is_some() {
             return;

@@ -52,7 +52,7 @@ pub(crate) struct Transaction {
     /// Bytes that deletions of expired keys may add to the transaction's record, beyond the bytes
     /// that its writes have asked for.
     pub(super) room: u64,
-    /// Bytes that effects may add to the record for data that they take from values.
+    /// Bytes of data from stored values that effects may add to the record.
     pub(super) value_room: u64,
     /// The room in the log for which the transaction has asked, in bytes of payload, and the
     /// purpose of its writes.
@@ -127,11 +127,10 @@ impl Data {
         })
     }
 
-    /// How many bytes the queued requests of a transaction may append for data that their effects
-    /// take from values. The sum has three parts: what each request would need now, room for the
-    /// bytes that the transaction itself brings in, and [`COPIED_ROOM`] for values that it copies
-    /// or renames. A request that needs more [asks for it](super::Engine::ask_for_more) when it
-    /// runs.
+    /// How many bytes of data from stored values the queued requests of a transaction may append to
+    /// the log. The sum has three parts: what each request would need now, room for the bytes that
+    /// the transaction itself brings in, and [`COPIED_ROOM`] for values that it copies or renames.
+    /// A request that needs more [asks for it](super::Engine::ask_for_more) when it runs.
     pub(crate) fn weigh_queued(&self, db: DbIndex, multi: &Multi) -> u64 {
         let known = COPIED_ROOM.saturating_add(2 * multi.size as u64);
         let sizes =

@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Begins to gather the effects of a transaction, whose writes append at most `size` bytes of
-    /// payload. Of these bytes, `value_room` are for data that effects take from values.
+    /// payload. Of these bytes, `value_room` are for data from stored values.
     pub(crate) fn begin_transaction(
         &mut self,
         db: DbIndex,

@@ -1,5 +1,5 @@
-//! Requests that run in steps, because they have many or large arguments, or much work with the
-//! values of their keys.
+//! Requests that run in steps, because they have many or large arguments, or because the values of
+//! their keys cause much work.
 //!
 //! ```text
 //!  measuring ──has room──► running ──► staging ──in the log──► noting ──► replied

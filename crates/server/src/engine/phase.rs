@@ -64,7 +64,7 @@ impl Phase {
         self.pause = Some(Pause { until, is_all: is_all || old.is_all });
     }
 
-    /// Ends the pause. The postponed requests run within the turn.
+    /// Ends the pause. The postponed requests run in the same turn.
     pub(crate) fn unpause(&mut self) {
         self.pause = None;
     }
@@ -74,7 +74,7 @@ impl Phase {
         self.pause.and_then(|pause| pause.until)
     }
 
-    /// Whether a pause is in force. During a pause, nothing expires or is evicted by itself.
+    /// Whether a pause is in force. During a pause, expiry and eviction delete no keys.
     pub(crate) fn is_paused(&self) -> bool {
         self.pause.is_some()
     }

@@ -2,8 +2,9 @@
 //!
 //! The invariant: nothing is appended without room for it. Before a write changes anything, it asks
 //! for room for the largest record that it can append. Expiry and eviction, which no client asks
-//! for, delete only as many keys as there is room for, and leave the others for later. Some room is
-//! kept for emptying the data set. Expiry, eviction and ordinary writes do not use this room.
+//! for, delete only as many keys as the log has room for. The other keys are deleted later. Some
+//! room is kept for emptying the data set. Expiry, eviction and ordinary writes do not use this
+//! room.
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;
@@ -70,8 +71,8 @@ impl Engine {
             Room::Wait => Admission::Wait,
             Room::Scarce | Room::Last | Room::Full if self.may_gain_room() => Admission::Wait,
             Room::Scarce | Room::Last | Room::Full => Admission::Refused(
-                "MISCONF The log is full: there is no more space on the volume. Make room on it, \
-                 raise log-size-max, or FLUSHALL"
+                "MISCONF The log is full: there is no more space on the volume. Make room on the \
+                 volume, raise log-size-max, or run FLUSHALL"
                     .into(),
             ),
         }

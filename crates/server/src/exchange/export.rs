@@ -19,7 +19,7 @@ pub struct ExportOptions {
     pub version: Version,
     /// Whether strings are compressed by LZF if this makes them shorter.
     pub compresses: bool,
-    /// Whenever the entries in memory take this many bytes, they are written to the file.
+    /// Whenever the entries in memory take at least this many bytes, they are written to the file.
     pub batch_size: usize,
 }
 

@@ -117,7 +117,7 @@ fn a_swapped_database_holds_up_nobody_of_another() {
 }
 
 /// A client sends nothing more. Its request still runs, even if the request has to wait for
-/// something that will come. During a pause, the request is given up, as in Redis.
+/// something that is certain to happen. During a pause, the request is given up, as in Redis.
 #[test]
 fn who_sends_nothing_more_waits_for_what_will_come() {
     for is_paused in [false, true] {
@@ -135,9 +135,9 @@ fn who_sends_nothing_more_waits_for_what_will_come() {
     }
 }
 
-/// A client hangs up while its request waits for something that will come. The request still runs,
-/// and finds nothing. The client then leaves. It does not begin to wait for a key, because nobody
-/// would read its reply.
+/// A client hangs up while its request waits for something that is certain to happen. The request
+/// still runs, and finds nothing. The client then leaves. It does not begin to wait for a key,
+/// because nobody would read its reply.
 #[test]
 fn who_has_hung_up_does_not_begin_to_wait_for_keys() {
     let mut served = Served::new();

@@ -18,8 +18,8 @@ const LOOKS_AT_ALL: &[&str] =
 
 impl Data {
     /// Whether a request has to wait until the long request has ended, or until clients that began
-    /// to wait earlier have been served from the request's keys. `is_served` says that the request
-    /// itself is being served after it has waited for keys.
+    /// to wait earlier have been served from the request's keys. `is_served` says whether the
+    /// request itself has waited for keys and is being served now.
     pub(crate) fn is_held_up(
         &self,
         client: &Client,
