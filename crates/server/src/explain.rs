@@ -14,8 +14,8 @@ const LOOK_AT_DEVICE: &str = "check the device and the kernel's messages (dmesg)
 pub fn explain(error: &Error) -> String {
     let remedy = match error {
         Error::Open(OpenError::Incomplete { .. }) => {
-            "restore this file from a backup, or use --salvage yes and lose the data that only this \
-             file held"
+            "restore this file from a backup, or use --salvage yes and lose the data that only \
+             this file held"
         }
         Error::Open(error) => open_remedy(error),
         Error::NoVolume => {

@@ -81,8 +81,8 @@ impl Engine {
         self.data.memory.is_evicting = limit > 0 && self.phase.loading.is_none();
         if limit > 0 && used > limit {
             log::warn!(
-                "maxmemory is {limit} bytes, but {used} bytes are in use: the server evicts keys or \
-                 refuses writes, as maxmemory-policy says"
+                "maxmemory is {limit} bytes, but {used} bytes are in use: the server evicts keys \
+                 or refuses writes, as maxmemory-policy says"
             );
         }
     }

@@ -220,8 +220,8 @@ pub(crate) fn doctor(engine: &mut Engine, clients: ClientFigures) -> String {
     }
     if memory.clients / clients.count.max(1) as u64 > DOCTOR_CLIENT_MAX {
         advice.push(
-            "Big client buffers: the clients take more than 200 KB each on average. Use CLIENT LIST \
-             to find the clients that do not read their replies, and limit their buffers with \
+            "Big client buffers: the clients take more than 200 KB each on average. Use CLIENT \
+             LIST to find the clients that do not read their replies, and limit their buffers with \
              client-output-buffer-limit.",
         );
     }

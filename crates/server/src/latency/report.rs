@@ -138,7 +138,8 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
             );
             if config.choice("appendfsync") == "always" {
                 lines.push(
-                    "If losing a second of writes is acceptable, use CONFIG SET appendfsync everysec."
+                    "If losing a second of writes is acceptable, use CONFIG SET appendfsync \
+                     everysec."
                         .into(),
                 );
             }
