@@ -149,7 +149,13 @@ impl Exporter {
         std::fs::rename(&self.unfinished, &self.path).map_err(|e| failed(&e))?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")));
-        folder.and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))?;
+        folder.and_then(|folder| folder.sync_all()).map_err(|e| {
+            format!(
+                "{} is complete, but its folder cannot be synced: {e}. A power cut may still bring \
+                 back the previous file, or leave no file. Choose another --out",
+                self.path.display()
+            )
+        })?;
         Ok(size)
     }
 }

@@ -16,6 +16,7 @@ use slimio_server::exchange::{
 };
 use slimio_storage::{RootChoice, Storage};
 use slimio_testing::random::Generator;
+use slimio_testing::refused::{on_a_thread, refuse};
 
 use crate::common::{Client, encode, start, until};
 use crate::info;
@@ -135,6 +136,25 @@ fn exported(volume: &Path, folder: &Path, batch_size: usize) -> (Contents, u64) 
     let file = std::fs::File::open(&rdb).unwrap();
     let keyspace = import_file(file, size, &Config::default(), &mut |_, _| {}).unwrap();
     (contents(&keyspace), keys)
+}
+
+/// The exported file is at its path before its folder is synced. If this sync fails, the error must
+/// not say that the previous file is still there.
+#[test]
+fn an_export_whose_folder_can_not_be_synced_says_that_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let rdb = folder.path().join("dump.rdb");
+    let options =
+        ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size: 1000 };
+    let exporter = Exporter::create(&rdb, options).unwrap();
+    let complaint = on_a_thread(|| {
+        // With these flags, a file or folder is opened for reading.
+        let flags = Some((2, libc::O_CLOEXEC as u64));
+        refuse(&[(libc::SYS_openat, flags)], libc::EACCES);
+        exporter.finish().unwrap_err()
+    });
+    assert!(complaint.contains("dump.rdb is complete, but its folder"), "{complaint}");
+    assert!(rdb.exists(), "the export is at its path");
 }
 
 fn now_s() -> u64 {
