@@ -1,5 +1,5 @@
-//! The whole server, byte for byte, with both I/O back ends.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of the whole server, byte for byte, with both I/O back ends.
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 mod blocking;
 mod checks;
@@ -49,7 +49,7 @@ fn info(client: &mut Client, field: &str) -> String {
 fn writes_among_writers_need_no_other_thread() {
     serving("appendfsync always", |server| {
         let mut writers = [server.connect(), server.connect()];
-        until("each write was handed over", || {
+        until("the command thread never wrote to the log", || {
             for _ in 0..50 {
                 for writer in &mut writers {
                     writer.send(&["INCR", "n"]);
@@ -108,16 +108,16 @@ fn large_values_come_and_go_whole() {
             let whole = [format!("${size}\r\n").as_bytes(), &value, b"\r\n"].concat();
             assert_eq!(client.read(), b"+OK\r\n");
             assert_eq!(client.read(), format!(":{size}\r\n").into_bytes());
-            assert!(client.read() == whole, "GET of {size} bytes");
+            assert!(client.read() == whole, "GET of {size} bytes after SET");
             assert_eq!(client.read(), b"+OK\r\n");
             assert!(client.read() == whole, "GET of {size} bytes after MSET");
         }
     });
 }
 
-/// The server resumes the client between two reads of the client's socket. Bytes that have arrived
-/// by then belong to the large argument. The save ends while the argument is being sent, because
-/// sending it takes longer than a save.
+/// A client sends a save and then a large argument. The save ends before the argument is complete,
+/// because sending takes longer than a save. The server then resumes the client between two reads
+/// of the client's socket. Bytes that have arrived by then belong to the argument.
 #[test]
 fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();
@@ -134,7 +134,7 @@ fn a_large_value_that_comes_while_a_save_ends_is_whole() {
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         client.send_bytes(&encode(&[b"GET", b"large"]));
-        assert!(client.read() == whole, "the value differs");
+        assert!(client.read() == whole, "the server must keep the value as it was sent");
     }
     server.stop();
 }
@@ -189,7 +189,7 @@ fn transactions_follow_the_words_of_redis() {
         assert_eq!(one.call(&["WATCH", "k"]), "-ERR WATCH inside MULTI is not allowed\r\n");
         assert_eq!(one.call(&["SET", "k", "1"]), "+QUEUED\r\n");
         assert_eq!(one.call(&["INCR", "k"]), "+QUEUED\r\n");
-        assert_eq!(two.call(&["GET", "k"]), "$-1\r\n", "nothing runs before EXEC");
+        assert_eq!(two.call(&["GET", "k"]), "$-1\r\n", "no queued command may run before EXEC");
         assert_eq!(one.call(&["EXEC"]), "*2\r\n+OK\r\n:2\r\n");
 
         assert_eq!(one.call(&["MULTI"]), "+OK\r\n");
@@ -203,11 +203,15 @@ fn transactions_follow_the_words_of_redis() {
         assert_eq!(two.call(&["SET", "k", "3"]), "+OK\r\n");
         one.call(&["MULTI"]);
         one.call(&["SET", "k", "4"]);
-        assert_eq!(one.call(&["EXEC"]), "*-1\r\n", "a watched key was changed");
+        assert_eq!(
+            one.call(&["EXEC"]),
+            "*-1\r\n",
+            "EXEC must fail after a change of a watched key"
+        );
         assert_eq!(one.call(&["WATCH", "k"]), "+OK\r\n");
         assert_eq!(two.call(&["FLUSHALL"]), "+OK\r\n");
         one.call(&["MULTI"]);
-        assert_eq!(one.call(&["EXEC"]), "*-1\r\n", "a flush changes every key");
+        assert_eq!(one.call(&["EXEC"]), "*-1\r\n", "EXEC must fail after a flush");
         assert_eq!(one.call(&["WATCH", "k"]), "+OK\r\n");
         two.call(&["SET", "k", "5"]);
         assert_eq!(one.call(&["UNWATCH"]), "+OK\r\n");
@@ -224,7 +228,11 @@ fn waitaof_waits_for_stable_media() {
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         let durable: u64 = info(&mut client, "log_durable_lsn").parse().unwrap();
         assert_eq!(info(&mut client, "log_appended_lsn"), durable.to_string());
-        assert_eq!(client.call(&["WAITAOF", "0", "1", "1"]), "*2\r\n:1\r\n:0\r\n", "times out");
+        assert_eq!(
+            client.call(&["WAITAOF", "0", "1", "1"]),
+            "*2\r\n:1\r\n:0\r\n",
+            "WAITAOF must time out"
+        );
         assert!(client.call(&["WAITAOF", "2", "0", "0"]).starts_with("-ERR value is out of range"));
         assert_eq!(client.call(&["WAITAOF", "1", "0", "-1"]), "-ERR timeout is negative\r\n");
     });
@@ -246,7 +254,7 @@ fn waitaof_waits_for_stable_media() {
     });
 }
 
-/// Each change is requested before the previous change has ended. The last change must win.
+/// The client requests each change before the previous change has ended. The last change must win.
 #[test]
 fn a_log_that_is_turned_off_and_on_and_off_is_off() {
     serving("appendfsync everysec", |server| {
@@ -257,7 +265,7 @@ fn a_log_that_is_turned_off_and_on_and_off_is_off() {
         }
         client.send_bytes(&bytes);
         (0..4).for_each(|_| assert_eq!(client.read(), b"+OK\r\n"));
-        until("the log is off", || info(&mut client, "log_state") == "off");
+        until("the log was not turned off", || info(&mut client, "log_state") == "off");
     });
 }
 
@@ -290,15 +298,15 @@ fn everything_can_be_encoded_and_loaded_again() {
         };
         let before = everything();
         let mut other = server.connect();
-        // Whether the background save has ended when the reload begins is a matter of chance, so
-        // both happen several times.
+        // By chance, the background save has or has not ended when the reload begins. In several
+        // rounds, both cases occur.
         for _ in 0..RELOADS {
             assert_eq!(other.call(&["BGSAVE"]), "+Background saving started\r\n");
             assert_eq!(other.call(&["DEBUG", "RELOAD"]), "+OK\r\n");
             assert!(everything() == before, "the loaded data differs");
-            // The background save that was given up for the reload starts again.
+            // If the server gave up the background save for the reload, it starts the save again.
             assert_eq!(other.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
-            until("it is not over", || info(&mut other, "rdb_bgsave_in_progress") == "0");
+            until("BGSAVE has not ended", || info(&mut other, "rdb_bgsave_in_progress") == "0");
         }
         assert_eq!(info(&mut other, "snapshot_saves_complete"), RELOADS.to_string());
         assert!(other.call(&["DEBUG", "RELOAD", "NOSAVE"]).contains("no options"));
@@ -320,7 +328,7 @@ fn a_password_is_asked_for() {
         let hello = client.call(&["HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"]);
         assert!(hello.starts_with("%7\r\n"), "{hello}");
         assert_eq!(client.call(&["CLIENT", "GETNAME"]), "$2\r\nme\r\n");
-        assert_eq!(client.call(&["GET", "k"]), "_\r\n", "RESP3 has a null of its own");
+        assert_eq!(client.call(&["GET", "k"]), "_\r\n", "the reply must be the null of RESP3");
         client.call(&["CONFIG", "SET", "requirepass", ""]);
         assert_eq!(server.connect().call(&["PING"]), "+PONG\r\n");
     });
@@ -344,7 +352,11 @@ fn clients_are_listed_and_killed() {
         assert_eq!(four.read_to_end(), b"-ERR max number of clients reached\r\n");
         assert_eq!(one.call(&["CLIENT", "KILL", "ID", id]), ":1\r\n");
         assert_eq!(two.read_to_end(), b"");
-        assert_eq!(one.call(&["CLIENT", "KILL", "TYPE", "normal"]), ":1\r\n", "not the caller");
+        assert_eq!(
+            one.call(&["CLIENT", "KILL", "TYPE", "normal"]),
+            ":1\r\n",
+            "the caller must not be killed"
+        );
         assert_eq!(three.read_to_end(), b"");
         assert_eq!(one.call(&["CLIENT", "KILL", "1.2.3.4:5"]), "-ERR No such client\r\n");
         assert_eq!(one.call(&["QUIT"]), "+OK\r\n");
@@ -395,8 +407,8 @@ fn broken_protocol_is_answered_and_ended() {
 fn a_reply_that_came_while_its_client_waited_is_sent() {
     serving("", |server| {
         let mut client = server.connect();
-        // No counter changes any more, so no timer is set, and only the reply itself can wake the
-        // server.
+        // After the reset, no counter changes, so the server sets no timer. Only the reply itself
+        // can wake the server.
         assert_eq!(client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
         assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
         assert_eq!(client.call(&["PING"]), "+PONG\r\n");
@@ -417,7 +429,7 @@ fn the_cpu_time_of_commands_is_measured_when_asked() {
         let ping = us(&mut client);
         client.call(&["KEYS", "no such key"]);
         let keys = us(&mut client);
-        assert!(keys > ping && keys > 50, "{ping} and {keys} us");
+        assert!(keys > ping && keys > 50, "PING took {ping} us, and KEYS took {keys} us");
     });
 }
 
@@ -436,7 +448,7 @@ fn a_client_that_never_reads_is_ended_at_its_limit() {
             info(&mut client, "client_output_buffer_limit_disconnections") == "1"
         });
         let read = deaf.try_read_to_end();
-        assert!(read < 40_000_000, "{read} bytes were sent");
+        assert!(read < 40_000_000, "the server sent {read} bytes");
     });
 }
 
@@ -453,7 +465,11 @@ fn the_policy_can_be_changed_while_serving() {
             assert_eq!(info(&mut client, "log_policy"), policy);
         }
         let appended = info(&mut client, "log_appended_lsn");
-        assert_eq!(info(&mut client, "log_durable_lsn"), appended, "always means durable");
+        assert_eq!(
+            info(&mut client, "log_durable_lsn"),
+            appended,
+            "under always, the whole log must be durable"
+        );
     });
 }
 

@@ -1,4 +1,4 @@
-//! What is in a server's memory.
+//! The data in a server's memory, as a client reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -6,8 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::script::{DB_COUNT, KEY_COUNT, encode_line};
 use crate::common::Client;
 
-/// Number of bytes of a value that are kept for messages. In addition, a hash of the whole value is
-/// kept.
+/// A state keeps this number of bytes of each value for messages, and a hash of the whole value.
 const SHOWN_SIZE: usize = 24;
 
 /// What a key holds, and the date at which the key expires, in milliseconds since 1970. The date is
@@ -18,7 +17,7 @@ type Entry = (String, i64);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     keys: BTreeMap<(u8, u8), Entry>,
-    /// How many keys each database says it has.
+    /// The number of keys of each database, as `DBSIZE` reports it.
     sizes: Vec<i64>,
 }
 
@@ -57,7 +56,7 @@ impl State {
     }
 }
 
-/// Reads the whole state. `None` if the server has ended by then, or refuses reads.
+/// Reads the whole state. `None` if the server has ended or refuses reads.
 pub(crate) fn read(client: &mut Client) -> Option<State> {
     let mut requests = Vec::new();
     for db in 0..DB_COUNT {
@@ -68,7 +67,7 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
                 encode_line(&format!("{command} k{key}{rest}"), &mut requests);
             }
         }
-        // `DBSIZE` comes last, because expired keys count until a request touches them.
+        // `DBSIZE` counts an expired key until a request touches the key, so it comes last.
         encode_line("DBSIZE", &mut requests);
     }
     if !client.try_send_bytes(&requests) {
@@ -108,7 +107,8 @@ fn described(bytes: &[u8]) -> String {
     format!("{:?} #{:x}", String::from_utf8_lossy(shown), hasher.finish())
 }
 
-/// Sorts the elements, of `count` strings each, because a hash or set has no order.
+/// Sorts the elements of a hash or set, because they have no order. Each element has `count`
+/// strings.
 fn sorted(reply: &[u8], count: usize) -> String {
     let words = bulks(reply);
     let mut elements: Vec<_> = words.chunks(count).map(<[Vec<u8>]>::concat).collect();
@@ -116,7 +116,7 @@ fn sorted(reply: &[u8], count: usize) -> String {
     described(&[b"*".repeat(count), elements.concat()].concat())
 }
 
-/// The bulk strings of an array.
+/// The bulk strings of a reply that is an array.
 fn bulks(mut reply: &[u8]) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     let mut line = || {

@@ -1,5 +1,5 @@
-//! A volume on a simulated disk, with the descriptor by which the server's event loop knows when
-//! the log's device has completed something.
+//! A volume on a simulated disk. Its log's device has a descriptor, which tells the server's event
+//! loop when to poll the device.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -29,7 +29,8 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
 }
 
 /// A path with a descriptor that is readable while operations are in flight. A simulated device
-/// completes operations only when it is polled, so the server must poll until none is in flight.
+/// completes operations only when it is polled, so the server must poll until no operation is in
+/// flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,
@@ -45,7 +46,7 @@ impl Readable {
         if self.path.in_flight() > 0 && !self.path.has_unsubmitted() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
-            // The read fails if the descriptor was not readable.
+            // Makes the descriptor unreadable. The read fails if the descriptor already is.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }

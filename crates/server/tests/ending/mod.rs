@@ -1,5 +1,5 @@
-//! A requested shutdown: the snapshot before it, the commands that no longer run, and the commands
-//! that continue when the shutdown is given up.
+//! A requested shutdown: the last snapshot, the commands that must not run after this snapshot, and
+//! the commands that continue when the server gives up the shutdown.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use slimio_sim::{SimConfig, SimDisk};
 use crate::common::{BACK_ENDS, Client, Running, config, encode, patience, start, until};
 use crate::crashes::{Kind, SimMedia, launch_on};
 
-/// How long the command thread sleeps, in seconds. Requests sent in this time arrive in one turn.
+/// How long the command thread sleeps, in seconds. Requests that clients send in this time arrive
+/// in one turn of the server.
 const SLEEP_SECONDS: &str = "1";
 
 /// Runs a check against a server without a log, on a simulated disk, over both back ends.
@@ -34,7 +35,7 @@ fn without_log(check: impl Fn(Running, SimDisk)) {
     }
 }
 
-/// Makes these clients' requests arrive in one turn, in this order.
+/// Makes these clients' requests arrive in one turn of the server, in this order.
 fn at_once(server: &Running, requests: &mut [(&mut Client, &[u8])]) {
     let mut sleeper = server.connect();
     sleeper.send(&["DEBUG", "SLEEP", SLEEP_SECONDS]);
@@ -64,7 +65,7 @@ fn a_large_value_behind_an_end_that_is_given_up_is_whole() {
             assert!(is_refused(&mut client));
             assert_eq!(client.read(), b"+OK\r\n");
             client.send(&["GET", "large"]);
-            assert!(client.read() == whole, "the value differs");
+            assert!(client.read() == whole, "the server must keep the value as it was sent");
             assert_eq!(client.call(&["EXISTS", "other"]), ":0\r\n");
         }
         server.stop();
@@ -79,7 +80,7 @@ fn nothing_is_run_behind_the_last_snapshot() {
             [(&mut saves, b"SAVE\r\nSET k 1\r\n"), (&mut ends, b"SHUTDOWN SAVE\r\n")];
         at_once(&server, &mut { requests });
         assert_eq!(saves.read(), b"+OK\r\n");
-        assert_eq!(saves.try_read(), None, "acknowledged, but not in the last snapshot");
+        assert_eq!(saves.try_read(), None, "the server acknowledged a SET after the last snapshot");
         assert_eq!(ends.read_to_end(), b"");
         server.abandon().unwrap();
     });
@@ -125,8 +126,8 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
     });
 }
 
-/// The snapshot before the shutdown gets a slot only if the server gives up the pins. So the server
-/// must give up the pins.
+/// The server must release all pins before the last snapshot. Otherwise, no slot is free for this
+/// snapshot.
 #[test]
 fn a_pinned_snapshot_does_not_hold_up_the_end() {
     for asks in [true, false] {
@@ -137,7 +138,7 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
             let (mut client, mut reader) = (server.connect(), server.connect());
             assert_eq!(client.call(&["SET", "k", "1"]), "+OK\r\n");
             assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
-            crate::common::until("no snapshot is written", || {
+            crate::common::until("the rewrite of the log did not end", || {
                 crate::info(&mut client, "aof_rewrite_in_progress") == "0"
             });
             assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
@@ -151,13 +152,17 @@ fn a_pinned_snapshot_does_not_hold_up_the_end() {
             } else {
                 server.abandon().unwrap();
             }
-            assert_eq!(reader.try_read(), None, "the reader of a released pin is disconnected");
+            assert_eq!(
+                reader.try_read(),
+                None,
+                "the client whose pin was released must be disconnected"
+            );
         }
     }
 }
 
-/// The rate of the snapshot before the end must not be limited. No client is served any more, so
-/// the snapshot can slow down no client.
+/// `snapshot-rate` must not limit the last snapshot before the server ends. The server serves no
+/// client any more, so the snapshot can slow down no client.
 #[test]
 fn the_snapshot_before_the_end_is_not_held_back() {
     without_log(|server, _| {
@@ -186,7 +191,7 @@ fn a_signal_asks_for_one_end() {
             client.call(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
         });
         disk.faults(|faults| faults.full = false);
-        // If the server saw the request twice, it would end now.
+        // If the server took the signal for two requests, it would end now.
         for _ in 0..100 {
             assert_eq!(client.call(&["EXISTS", "none"]), ":0\r\n");
         }

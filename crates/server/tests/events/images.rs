@@ -1,4 +1,4 @@
-//! Checks what the LSN of an event claims, on the images that a power cut can leave.
+//! Checks the LSNs of events against the disk images that a power cut can leave.
 
 use std::path::Path;
 
@@ -37,14 +37,14 @@ fn a_change_is_on_every_image_once_the_log_is_durable_up_to_its_lsn() {
         client.send_bytes(b"MULTI\r\nSET k6 v\r\nSET k7 v\r\nEXEC\r\n");
         (0..4).for_each(|_| drop(client.read()));
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
-        // What becomes durable after this line is not checked. This makes the check weaker, but not
-        // wrong.
+        // The test ignores data that becomes durable after this line. So the check is weaker, but
+        // not wrong.
         let durable: u64 = info(&mut client, "log_durable_lsn").parse().unwrap();
         for key in 8..11 {
             assert_eq!(client.call(&["SET", &format!("k{key}"), "v"]), "+OK\r\n");
         }
         disk.crash_now();
-        // The server may have noticed that its disk is gone.
+        // The server fails if it has noticed that its disk is gone.
         let _ = server.abandon();
         let mut heard = ear.take();
         heard.retain(|heard| heard.text.contains(" set "));
@@ -65,5 +65,5 @@ fn a_change_is_on_every_image_once_the_log_is_durable_up_to_its_lsn() {
             server.stop();
         }
     }
-    assert!(kept > 30 && lost > 10, "{kept} were claimed, {lost} are not there");
+    assert!(kept > 30 && lost > 10, "too few cases: {kept} claimed changes, {lost} lost changes");
 }

@@ -1,5 +1,5 @@
-//! The events of changes: their names and their order, which client asked for a change, and the
-//! LSN of its record.
+//! The events of changes: their names, their order, the client that asked for the change, and the
+//! LSN of the change's record.
 
 mod images;
 mod stock;
@@ -18,11 +18,12 @@ use crate::info;
 pub(crate) struct Heard {
     pub(crate) client: Option<u64>,
     pub(crate) lsn: Option<u64>,
-    /// Database, event and key, as in `0 set k`. An event of a whole database has no name.
+    /// Database, event and key, as in `0 set k`. If a whole database changes, the event is
+    /// `-` and the key is empty.
     pub(crate) text: String,
 }
 
-/// All events so far.
+/// The events that the listener has received since they were last taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ear(Arc<Mutex<Vec<Heard>>>);
 
@@ -80,7 +81,7 @@ fn appended(client: &mut Client) -> u64 {
     info(client, "log_appended_lsn").parse().unwrap()
 }
 
-/// The LSN of an event is the end of the record that has its change.
+/// The LSN of an event is the end of the log record that has the event's change.
 #[test]
 fn each_event_has_its_client_and_the_end_of_its_record() {
     hearing("", |server, ear| {
@@ -110,8 +111,8 @@ fn each_event_has_its_client_and_the_end_of_its_record() {
     });
 }
 
-/// The events of a transaction are reported when its record is in the log. Each of them has the end
-/// of this record as its LSN.
+/// The events of a transaction are reported when the transaction's record is in the log. The LSN of
+/// each of these events is the end of that record.
 #[test]
 fn a_transactions_events_are_told_in_order_with_its_record() {
     hearing("", |server, ear| {
@@ -151,7 +152,7 @@ fn a_transactions_events_are_told_in_order_with_its_record() {
     });
 }
 
-/// An event of expiry belongs to no client, whichever client finds the expired key.
+/// An expiry event belongs to no client, even if a client's request found the expired key.
 #[test]
 fn expiry_is_of_no_client() {
     hearing("hz 100", |server, ear| {
@@ -171,7 +172,7 @@ fn expiry_is_of_no_client() {
                 continue;
             }
             let mut heard = Vec::new();
-            until("the key expires", || {
+            until("the key did not expire", || {
                 heard.extend(ear.take());
                 heard.last().is_some_and(|last| last.text == "0 expired k")
             });
@@ -193,7 +194,7 @@ fn eviction_is_of_no_client() {
             heard.retain(|heard| heard.text.contains(" evicted "));
             evicted.extend(heard);
         }
-        assert!(evicted.len() > 10, "{} were evicted", evicted.len());
+        assert!(evicted.len() > 10, "only {} keys were evicted", evicted.len());
         assert!(evicted.iter().all(|heard| heard.client.is_none() && heard.lsn.is_some()));
     });
 }
@@ -204,7 +205,7 @@ fn events_need_no_log() {
     hearing("", |server, ear| {
         let mut client = server.connect();
         assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
-        until("the log is off", || info(&mut client, "log_state") == "off");
+        until("the log was not turned off", || info(&mut client, "log_state") == "off");
         client.send_bytes(b"SET k v\r\nMULTI\r\nDEL k\r\nEXEC\r\n");
         (0..4).for_each(|_| drop(client.read()));
         let heard = ear.take();
@@ -232,6 +233,6 @@ fn only_changes_are_counted() {
             let counted = info(&mut client, "rdb_changes_since_last_save");
             assert_eq!(counted, expected.to_string(), "{request:?}");
         }
-        assert!(ear.take().len() > expected, "there are more events than changes");
+        assert!(ear.take().len() > expected, "there must be more events than changes");
     });
 }

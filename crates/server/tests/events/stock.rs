@@ -9,11 +9,12 @@ use super::{Ear, hearing};
 use crate::common::{Client, Running, until};
 use crate::info;
 
-/// Requests whose events are compared one by one. Each line begins with an empty data set; requests
-/// are separated by `|`. A word `*text*count` stands for `count` words, `@size` for a word of this
-/// size, and `$string` for what `DUMP` replies with. Each time in a `PEXPIRE` is so long that it
-/// does not pass between Redis's two readings of the clock. If it passed, Redis would delete the
-/// key at once.
+/// Requests whose events the test compares one by one. Each line begins with an empty data set, and
+/// `|` separates its requests. In a request, `*text*count` stands for `count` words, `@size` for a
+/// word of `size` bytes, and `$string` for a string as `DUMP` serializes it.
+///
+/// During a `PEXPIRE`, Redis reads the clock twice. If the time to live passed between the two
+/// readings, Redis would delete the key at once. So each time to live is longer than that.
 const LINES: &[&str] = &[
     "SET k 1|SET k 2|SET k 3 EX 100|SET k 4 KEEPTTL|SET k 5 NX|SET k 6 XX|SET k 7 GET|GET k",
     "SET k 1 EXAT 1|GET k|SETEX k 100 v|PSETEX k 100000 v|SETNX k v|SETNX l v|GETSET k w|GETSET m w",
@@ -55,11 +56,11 @@ const LINES: &[&str] = &[
     "APPEND k @1200000|APPEND k @1200000|SETRANGE k 10 @1200000|SET k @1200000|SETRANGE l 10 @1200000|GETDEL k",
 ];
 
-/// Requests that are drawn at random, with three keys.
+/// Requests to draw at random. `%a`, `%b` and `%c` stand for random keys.
 ///
-/// Before a set is stored, `EXISTS` deletes the key if it has expired. Otherwise, there would be a
-/// difference if the stored set is empty. Redis then deletes an expired key as if it had not
-/// expired, so the event is `del`. Here, the event is `expired`.
+/// Before a request stores a set, an `EXISTS` deletes the key if the key has expired. Otherwise,
+/// the events would differ if the stored set is empty. Redis then deletes an expired key as if the
+/// key had not expired, so the event is `del`. The event of this server is `expired`.
 const DRAWN: &[&str] = &[
     "SET %a 5",
     "SET %a v EX 100",
@@ -122,19 +123,19 @@ const DRAWN: &[&str] = &[
     "EXISTS %a %b %c",
 ];
 
-/// Number of requests that are drawn, one after the other.
+/// Number of draws from [`DRAWN`].
 const DRAWN_LEN: usize = 3000;
 
-/// Both servers.
+/// This server and the stock server, with their clients.
 struct Pair<'a> {
     server: &'a Running,
     address: slimio_testing::address::Address,
     ours: Client,
     ear: &'a Ear,
     stock: StockClient,
-    /// Marks the end of the notifications of a request.
+    /// The client that marks the end of a request's notifications.
     marker: StockClient,
-    /// Receives the notifications of the stock server.
+    /// The client that receives the notifications of the stock server.
     heard: StockClient,
 }
 
@@ -150,18 +151,20 @@ impl Pair<'_> {
         assert_eq!(start.starts_with('-'), is_error, "{context}: {start:?} and {theirs:?}");
         let expected = self.stock_events();
         let mut told: Vec<String> = self.ear.take().into_iter().map(|heard| heard.text).collect();
-        // Redis has no notification of what happens to a whole database.
+        // Redis has no notifications of changes to a whole database.
         told.retain(|text| !text.contains(" - "));
         assert_eq!(told, expected, "{context}");
     }
 
     /// The events that the stock server has published.
     fn stock_events(&mut self) -> Vec<String> {
-        // Another client sends the mark, because the main client may be queueing requests.
+        // Another client sends the mark, because the main client may be in a transaction.
         self.marker.expect(&["PUBLISH", "end", "."]).unwrap();
         let mut events = Vec::new();
         loop {
-            let Reply::Array(parts) = self.heard.receive().unwrap() else { panic!("no message") };
+            let Reply::Array(parts) = self.heard.receive().unwrap() else {
+                panic!("not a message")
+            };
             let text = |index: usize| match &parts[index] {
                 Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
                 other => panic!("{other:?}"),
@@ -177,7 +180,7 @@ impl Pair<'_> {
     }
 }
 
-/// Runs a check with a pair. Does nothing if no stock server is installed.
+/// Runs a check with a [`Pair`]. Does nothing if no stock server is installed.
 fn pairing(check: impl Fn(&mut Pair<'_>)) {
     let Some((_folder, config)) = slimio_testing::stock(&["--enable-debug-command", "yes"]) else {
         return;
@@ -220,7 +223,7 @@ fn each_command_has_the_events_of_redis() {
     pairing(|pair| {
         pair.run(&words("SET dumped v"), "SET dumped");
         let Reply::Bulk(dump) = pair.stock.expect(&["DUMP", "dumped"]).unwrap() else {
-            panic!("no dump")
+            panic!("`DUMP` did not reply with a string")
         };
         for line in LINES {
             for reset in ["FLUSHALL", "SELECT 0"] {
@@ -253,20 +256,21 @@ fn drawn_requests_have_the_events_of_redis() {
             let [a, b, c] = &keys;
             let drawn = drawn.replace("%a", a).replace("%b", b).replace("%c", c);
             for request in drawn.split('|') {
-                pair.run(&words(request), &format!("{seed}, request {index}: {request}"));
+                pair.run(&words(request), &format!("seed {seed}, request {index}: {request}"));
             }
             if queued > 0 {
                 queued -= 1;
                 if queued == 0 {
-                    pair.run(&words("EXEC"), &format!("{seed}, EXEC {index}"));
+                    pair.run(&words("EXEC"), &format!("seed {seed}, EXEC {index}"));
                 }
             }
         }
     });
 }
 
-/// Requests of clients that wait for lists, and the request that then makes the lists. The event of
-/// the push is reported first, then the events of each client that is served.
+/// Requests of clients that wait for lists, and the requests that then create these lists,
+/// separated by `|`. The event of the push is reported first, then the events of each client that
+/// is served.
 const WAITING: &[(&[&str], &str)] = &[
     (&["BLPOP k 0"], "RPUSH k a"),
     (&["BLPOP k 0", "BRPOP k 0"], "RPUSH k a b c"),
@@ -293,7 +297,7 @@ fn who_has_waited_has_the_events_of_redis() {
                 ours.send_bytes(&encoded);
                 theirs.send(&encoded).unwrap();
                 let count = (index + 1).to_string();
-                until("it does not wait", || {
+                until("a client is not blocked", || {
                     info(&mut pair.ours, "blocked_clients") == count
                         && pair.stock.info("clients").unwrap()["blocked_clients"] == count
                 });

@@ -1,5 +1,5 @@
-//! If a volume's server has stopped, the volume can be exported in two ways: it is loaded into
-//! memory as a whole, or in parts. Both ways must give the same result.
+//! A volume whose server has stopped can be loaded into memory as a whole, or exported in parts.
+//! Both ways must give the same data.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,18 +21,22 @@ use slimio_testing::refused::{on_a_thread, refuse};
 use crate::common::{Client, encode, start, until};
 use crate::info;
 
-/// Number of databases that commands use.
+/// Number of databases that the random commands use.
 const DBS: u64 = 3;
 const SEEDS: u64 = 8;
-/// Commands that change another database or an expiry. They are drawn more often than others.
+/// Commands that change another database or an expiry. The test draws them more often than
+/// other commands.
 const OFTEN: &str = "copy copy copy flushdb move move move pexpireat pexpireat swapdb swapdb";
-/// Largest time to live, in milliseconds. It is so large that no key expires within the test.
+/// Largest time to live, in milliseconds. A random time to live up to this limit is practically
+/// never so short that the key expires within the test.
 const TTL_MS_MAX: usize = 1 << 50;
 
-/// The names of all data commands that write, whatever the type of their keys.
+/// The names of all data commands that write, and then the names in [`OFTEN`].
 fn writes(generator: &Generator) -> Vec<&'static str> {
     let is_write = |name: &&str| {
-        let command = command_table().lookup(name.as_bytes()).expect("it is a data command");
+        let command = command_table()
+            .lookup(name.as_bytes())
+            .expect("the generator must draw only data commands");
         command.flags.has(flag::WRITE)
     };
     generator.names.iter().copied().filter(is_write).chain(OFTEN.split(' ')).collect()
@@ -72,8 +76,8 @@ impl Random {
     }
 }
 
-/// Fills several chunks with keys. Of these, later commands use only the huge `k0`. In a snapshot,
-/// huge values are stored in parts.
+/// Sets keys that take several chunks of a snapshot. Later commands use only one of these keys, the
+/// huge `k0`. A snapshot stores huge values in parts.
 fn fill(client: &mut Client, random: &mut Rng) {
     let (value, huge) = ("x".repeat(3000), "z".repeat(900_000));
     for db in 0..DBS {
@@ -125,7 +129,7 @@ fn elements_of(collection: CollectionRef<'_>) -> Vec<Vec<u8>> {
     elements
 }
 
-/// The contents of an export of the volume, and how many keys the exporter reports.
+/// The contents of an export of the volume, and the number of keys that the exporter reports.
 fn exported(volume: &Path, folder: &Path, batch_size: usize) -> (Contents, u64) {
     let rdb = folder.join("dump.rdb");
     let options = ExportOptions { version: RdbVersion::DEFAULT, compresses: true, batch_size };
@@ -186,15 +190,22 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
         for batch_size in [0, 500_000, ExportOptions::BATCH_SIZE] {
             let (found, keys) = exported(&volume, dir.path(), batch_size);
             let names = |contents: &Contents| contents.keys().cloned().collect::<Vec<_>>();
-            assert_eq!(names(&found), names(&expected), "seed {seed}, batches of {batch_size}");
-            assert!(found == expected, "seed {seed}, batches of {batch_size}: other values");
-            assert_eq!(keys, expected.len() as u64, "no key twice");
+            assert_eq!(
+                names(&found),
+                names(&expected),
+                "seed {seed}, batches of {batch_size} bytes"
+            );
+            assert!(
+                found == expected,
+                "seed {seed}, batches of {batch_size} bytes: the values differ"
+            );
+            assert_eq!(keys, expected.len() as u64, "the exporter must count each key once");
         }
     }
 }
 
-/// The file is created before the volume is read, which may take long. A key that was used after
-/// the file was created must not appear as used in the future.
+/// An export creates its file, and then reads the volume, which may take long. A key that was used
+/// after the file was created must not appear as used in the future.
 #[test]
 fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::common::{BACK_ENDS, Client, encode, start_held, until};
 use crate::{info, serving};
 
-/// Number and size of the words that are sent after a waiting request. Together, the words are just
-/// a few kilobytes longer than what the server reads after such a request. The rest must fit into
-/// the socket's buffer, and the kernel may count thirty kilobytes there as a hundred.
+/// Number and size of the words that a client sends after a request that waits. The server reads
+/// only a limited number of bytes after such a request, and the words are just a few kilobytes
+/// longer. The rest must fit into the socket's buffer, where the kernel may count 30 KB as 100 KB.
 const BEHIND: [usize; 2] = [36, 29_200];
 
 fn count_of(client: &mut Client, command: &str) -> usize {
@@ -30,8 +30,8 @@ fn who_sends_nothing_more_is_answered() {
     }
 }
 
-/// The client's input ends before the replies are ready, and a reply is too large for the socket.
-/// The client must get all replies nevertheless.
+/// The client's input ends before the replies are ready, and one reply is larger than the socket's
+/// buffer. The client must get all replies nevertheless.
 #[test]
 fn who_sends_nothing_more_is_answered_whatever_it_takes() {
     serving("appendfsync everysec\nenable-debug-command yes", |server| {
@@ -91,9 +91,9 @@ fn who_has_gone_in_a_pause_does_not_stay() {
                 gone
             })
             .collect();
-        until("they do not wait", || info(&mut client, "blocked_clients") == "5");
+        until("the clients are not blocked", || info(&mut client, "blocked_clients") == "5");
         drop(gone);
-        until("they stay connected", || info(&mut client, "connected_clients") == "1");
+        until("the clients stay connected", || info(&mut client, "connected_clients") == "1");
     });
 }
 
@@ -111,11 +111,11 @@ fn who_has_gone_does_not_stay() {
                     gone
                 })
                 .collect();
-            until("they do not wait", || count_of(&mut client, "waitaof") == gone.len());
+            until("a WAITAOF is not running", || count_of(&mut client, "waitaof") == gone.len());
             // After this pause, everything that the clients sent has arrived.
             std::thread::sleep(Duration::from_millis(100));
             drop(gone);
-            until("they stay connected", || count_of(&mut client, "waitaof") == 0);
+            until("the clients stay connected", || count_of(&mut client, "waitaof") == 0);
         }
     });
 }

@@ -39,7 +39,7 @@ fn while_the_log_is_read_clients_get_loading() {
 
         gate.open();
         let server = server.serving();
-        assert_eq!(client.call(&["PING"]), "+PONG\r\n", "a connection outlives the loading");
+        assert_eq!(client.call(&["PING"]), "+PONG\r\n", "the connection must outlive the loading");
         assert_eq!(client.call(&["DBSIZE"]), ":100\r\n");
         assert_eq!(client.call(&["STRLEN", "key:99"]), ":20000\r\n");
         let persistence = client.call(&["INFO", "persistence"]);
@@ -64,8 +64,8 @@ fn what_is_changed_while_loading_is_in_force_behind_it() {
 
         gate.open();
         let server = server.serving();
-        until("the log is on", || info(&mut client, "log_state") == "on");
-        until("every key is evicted", || client.call(&["DBSIZE"]) == ":0\r\n");
+        until("the log was not turned on", || info(&mut client, "log_state") == "on");
+        until("some keys were not evicted", || client.call(&["DBSIZE"]) == ":0\r\n");
         assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
         assert_eq!(client.call(&["HSET", "h", "a", "1", "b", "2"]), ":2\r\n");
         assert_eq!(client.call(&["OBJECT", "ENCODING", "h"]), "$9\r\nhashtable\r\n");
@@ -78,7 +78,7 @@ fn what_is_changed_while_loading_is_in_force_behind_it() {
     }
 }
 
-/// Checks that the server replies as redis-server 7.0 does while it reads its own log.
+/// Checks that, while it reads its log, the server replies as a loading redis-server 7.0 does.
 fn check_replies(client: &mut Client) {
     let refused: [&[&str]; 17] = [
         &["PING"],
@@ -134,7 +134,11 @@ fn check_transaction(client: &mut Client) {
     );
     assert_eq!(client.call(&["MULTI"]), "+OK\r\n");
     assert_eq!(client.call(&["UNWATCH"]), "+QUEUED\r\n");
-    assert_eq!(client.call(&["EXEC"]), "*1\r\n+OK\r\n", "served alone, so served in EXEC");
+    assert_eq!(
+        client.call(&["EXEC"]),
+        "*1\r\n+OK\r\n",
+        "a command that may run while loading may run in EXEC, too"
+    );
 }
 
 fn check_info(client: &mut Client) {
@@ -145,11 +149,15 @@ fn check_info(client: &mut Client) {
     let total = number(client, "loading_total_bytes");
     assert!(total >= 100.0 * 20_000.0, "{total}");
     let loaded = number(client, "loading_loaded_bytes");
-    assert!(loaded < total, "nothing was read, and {loaded} of {total} are there");
+    assert!(loaded < total, "no log was read, but {loaded} of {total} bytes are loaded");
     let percent = number(client, "loading_loaded_perc");
     assert!((percent - loaded / total * 100.0).abs() < 0.01, "{percent}");
     assert!(number(client, "loading_eta_seconds") >= 0.0);
-    assert_eq!(info(client, "errorstat_LOADING"), "count=1", "since CONFIG RESETSTAT");
+    assert_eq!(
+        info(client, "errorstat_LOADING"),
+        "count=1",
+        "one request was refused since CONFIG RESETSTAT"
+    );
 }
 
 #[test]

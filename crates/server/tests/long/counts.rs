@@ -1,5 +1,5 @@
-//! The time that a long request sees, and how the request is counted. In names and messages, `it`
-//! is the long request.
+//! The time that a long request sees, and how the request is counted. In names of tests, `it` is
+//! the long request.
 
 use super::{MANY, mset, until_met};
 use crate::common::{Client, encode, until};
@@ -20,7 +20,7 @@ fn exists(key: &[u8], times: usize) -> Vec<u8> {
 fn a_key_that_expires_meanwhile_is_there_for_all_of_its_steps() {
     held("", |world| {
         let mut reader = world.connect("reader");
-        until_met("no time passed while one ran", || {
+        until_met("no long request ran while time passed", || {
             assert_eq!(reader.call(&["SET", "key", "value", "PX", "1000"]), "+OK\r\n");
             reader.send_bytes(&exists(b"key", TIMES));
             let is_running = |observer: &mut Client| info(observer, "long_request") == "running";
@@ -35,8 +35,8 @@ fn a_key_that_expires_meanwhile_is_there_for_all_of_its_steps() {
     });
 }
 
-/// A request that only reads has asked for no room in the log. During a pause for writes it may
-/// run, because it changes nothing. So it must not delete expired keys.
+/// A request that only reads asks for no room in the log, and may run during a pause for writes. So
+/// the request must not delete expired keys.
 #[test]
 fn one_that_only_reads_deletes_nothing_that_has_expired() {
     held("", |world| {
@@ -57,7 +57,7 @@ fn its_request_is_in_memory_while_it_runs() {
     let request = exists(b"a-key-of-sixteen", TIMES);
     serving("appendonly no", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
-        until_met("no request came while one ran", || {
+        until_met("no INFO came while a long request ran", || {
             client.send_bytes(&request);
             let mut has_met = false;
             while client.is_silent() {
@@ -86,7 +86,7 @@ fn half_a_request_is_in_memory() {
         let whole = exists(b"a-key-of-sixteen", TIMES);
         assert!(whole.len() > SIZE);
         client.send_bytes(&whole[..SIZE]);
-        until("it is not counted", || {
+        until("the received part of the request is not counted", || {
             info(&mut observer, "mem_clients_normal").parse::<usize>().unwrap() > SIZE
         });
         client.send_bytes(&whole[SIZE..]);
@@ -98,9 +98,9 @@ fn half_a_request_is_in_memory() {
 fn half_a_request_of_many_arguments_has_a_limit() {
     serving("appendonly no\nclient-query-buffer-limit 3mb", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
-        // The connection may be closed before everything is sent.
+        // The server may close the connection before everything is sent.
         client.try_send_bytes(&exists(b"a-key-of-sixteen", TIMES)[..6 << 20]);
-        until("it was not closed", || {
+        until("the connection was not closed", || {
             info(&mut observer, "client_query_buffer_limit_disconnections") == "1"
         });
     });

@@ -1,5 +1,5 @@
-//! Requests that run in steps. To other clients, each such request is atomic. In names and
-//! messages, `it` is the long request.
+//! Long requests: they run in steps, but to other clients, each such request is atomic. In names of
+//! tests, `it` is the long request.
 
 mod counts;
 mod others;
@@ -23,7 +23,8 @@ const MANY: usize = 30_000;
 /// string are not aligned.
 const LARGE: usize = (3 << 20) + 5;
 
-/// A request that consists of `head` and of the words that `of` makes for each of [`MANY`] numbers.
+/// A request that consists of `head` and of the words that `of` makes for each number below
+/// [`MANY`].
 fn many<const N: usize>(head: &[&str], of: impl Fn(usize) -> [String; N]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = head.iter().map(|word| word.as_bytes().to_vec()).collect();
     words.extend((0..MANY).flat_map(|number| of(number).map(String::into_bytes)));
@@ -45,7 +46,7 @@ fn is_one(client: &mut Client, request: &[&str], is_running: &AtomicBool) {
         let reply = client.call(request);
         let mut values = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
         let (first, last) = (values.next().unwrap(), values.next().unwrap());
-        assert_eq!(first, last, "a part of it was seen");
+        assert_eq!(first, last, "a client saw a part of a long request");
     }
 }
 
@@ -95,7 +96,7 @@ fn others_see_all_of_it_or_nothing() {
             })
             .collect();
         server.connect().send_bytes(&hashes[0]);
-        until("the keys do not exist", || server.connect().call(&["EXISTS", "hash"]) == ":1\r\n");
+        until("the hash does not exist", || server.connect().call(&["EXISTS", "hash"]) == ":1\r\n");
         beside(server, &hashes, |client, is_running| {
             is_one(client, &["HMGET", "hash", &first, &last], is_running);
         });
@@ -106,7 +107,7 @@ fn others_see_all_of_it_or_nothing() {
                 let reply = String::from_utf8(client.read()).unwrap();
                 let values: Vec<_> =
                     reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
-                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "mixed values");
+                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "a mixed reply");
             }
         });
         let pair = |value: &str| {
@@ -146,10 +147,10 @@ fn others_are_served_between_its_steps() {
         let mut other = server.connect();
         let hash =
             |value: usize| many(&["HSET", "hash"], move |number| [key(number), value.to_string()]);
-        until("nobody is served meanwhile", || {
+        until("other clients are not served between the steps", || {
             writer.send_bytes(&[hash(1), hash(2), hash(3)].concat());
-            // These requests were sent later, yet they are answered before any byte of the writer's
-            // replies.
+            // The other client sends its requests later. Nevertheless, it gets its replies before
+            // the writer gets any byte.
             let began = Instant::now();
             let mut served = 0;
             while began.elapsed() < Duration::from_millis(10) {
@@ -173,9 +174,9 @@ fn it_comes_to_its_end_without_its_client() {
         let mut client = server.connect();
         client.send_bytes(&mset(1));
         drop(client);
-        // If the request was received as a whole, all its keys are counted. If the request was cut
-        // off, no key is counted.
-        until("its client is gone", || info(&mut observer, "connected_clients") == "1");
+        // If the server has received the whole request, all its keys exist. If the request was cut
+        // off, no key exists.
+        until("the client stays connected", || info(&mut observer, "connected_clients") == "1");
         let size = observer.call(&["DBSIZE"]);
         assert!(size == ":0\r\n" || size == format!(":{MANY}\r\n"), "{size}");
         server.stop();
@@ -191,7 +192,7 @@ fn what_it_has_written_is_read_when_it_is_durable() {
         let mut writer = world.connect("writer");
         world.shut();
         writer.send_bytes(&mset(1));
-        until("it has not run", || {
+        until("the long request has not run", || {
             world.observer.call(&["INFO", "keyspace"]).contains(&format!("keys={MANY},"))
         });
         let mut reader = world.connect("reader");
@@ -201,7 +202,7 @@ fn what_it_has_written_is_read_when_it_is_durable() {
         large.send_bytes(&many(&["EXISTS"], |number| [key(number)]));
         world.wait_until_run("large", "exists");
         for client in [&mut writer, &mut reader, &mut large] {
-            assert!(client.is_silent(), "answered before it is durable");
+            assert!(client.is_silent(), "a reply left before the long request was durable");
         }
         world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
@@ -210,8 +211,8 @@ fn what_it_has_written_is_read_when_it_is_durable() {
     });
 }
 
-/// The record of a large value is not in a mapped buffer, so it outlives the process only after it
-/// was written. The reply must not leave before that.
+/// The record of a large value is not in a mapped buffer. The record outlives the process only
+/// after the server has written it, so the reply must not leave before that.
 #[test]
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {
@@ -222,10 +223,10 @@ fn a_large_value_is_kept_when_it_is_written() {
         let (mut client, mut observer) = (server.connect(), server.connect());
         gate.shut();
         client.send(&["SET", "text", &"x".repeat(LARGE)]);
-        until("it is not in the log", || {
+        until("the value is not in the backlog of the log", || {
             info(&mut observer, "log_backlog_bytes").parse::<usize>().unwrap() > LARGE
         });
-        assert!(client.is_silent(), "acknowledged before it outlives the process");
+        assert!(client.is_silent(), "the server acknowledged a value that a kill would lose");
         gate.open();
         // Opening the gate does not wake the server, but any turn of the server polls the log's
         // path.
@@ -235,13 +236,14 @@ fn a_large_value_is_kept_when_it_is_written() {
     }
 }
 
-/// If a snapshot held a part of a request, replaying the whole record would apply that part twice.
+/// If a snapshot had a part of a request, the replay of the whole record would apply that part
+/// twice.
 #[test]
 fn no_snapshot_holds_a_part_of_it() {
     const APPENDS: usize = 6;
     let more = encode(&[b"APPEND", b"text", "x".repeat(4 * LARGE).as_bytes()]).repeat(APPENDS);
     for back_end in BACK_ENDS {
-        until_met("no snapshot was to begin while one ran", || {
+        until_met("no snapshot was due while a long request ran", || {
             let dir = tempfile::tempdir().unwrap();
             let volume = dir.path().join("volume");
             let directives = "enable-debug-command yes";
@@ -281,13 +283,13 @@ fn no_snapshot_holds_a_part_of_it() {
     }
 }
 
-/// A WAL-snapshot may leave out entries that were overwritten while it was taken. The new values
-/// are in the log only when the long request has ended. So the snapshot must not lack an entry that
-/// the long request overwrites before that.
+/// A WAL-snapshot may leave out entries that are overwritten while the snapshot is taken, because
+/// the log has the new values. But the log has the values of a long request only when the request
+/// has ended. Until then, no snapshot may come into force that lacks overwritten entries.
 #[test]
 fn no_snapshot_lacks_what_it_overwrites() {
-    /// Number of keys with 10 KB each. As long as the snapshot is held back, it can't take all of
-    /// them.
+    /// Number of keys with 10 KB each. While the gate is shut, the snapshot can't take all of these
+    /// keys.
     const OTHERS: usize = 2000;
     const BEFORE: usize = 100;
     const BEHIND: usize = 30 * MANY;
@@ -303,7 +305,7 @@ fn no_snapshot_lacks_what_it_overwrites() {
     let (first, second) = (set(BEFORE, b"1"), set(BEHIND, b"2"));
     let directives = "enable-debug-command yes\nrdbcompression no";
     for back_end in BACK_ENDS {
-        until_met("no snapshot was written while one ran", || {
+        until_met("no snapshot was written while a long request ran", || {
             let dir = tempfile::tempdir().unwrap();
             let volume = dir.path().join("volume");
             let gate = Gate::default();
@@ -332,11 +334,11 @@ fn no_snapshot_lacks_what_it_overwrites() {
                     gate.open();
                     is_written |= !says("snapshot_stage:taking");
                     let is_adopted = says("snapshot_rewrites_complete:1");
-                    assert!(!is_adopted, "a kill now would lose what it has overwritten");
+                    assert!(!is_adopted, "a kill now would lose overwritten keys");
                 }
                 gate.open();
                 assert!(server.abandon().is_ok());
-                // If the thread has panicked, the reason is that the server closed the thread's
+                // The thread may have panicked, because the server has closed the thread's
                 // connection.
                 drop(task.join());
             });
@@ -351,15 +353,15 @@ fn no_snapshot_lacks_what_it_overwrites() {
     }
 }
 
-/// A long request reserves room in the log before it begins. Nobody else may take that room, so
-/// there must be room for the request's record when the request ends.
+/// A long request reserves room in the log before it begins. No other client may take that
+/// room, so the log must have room for the request's record when the request ends.
 #[test]
 fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";
     let large = "x".repeat(5 * LARGE);
     let set = encode(&[b"SET", b"text", large.as_bytes()]);
-    // Besides the room that the long request asks for, the log has a segment and its reserve. Two
-    // of these values need more than this segment and the reserve.
+    // Besides the room that the long request asks for, the log has only a segment and the log's
+    // reserve. Two of these values need more room than that.
     let value = "v".repeat(1_000_000);
     let small = encode(&[b"SET", b"small", value.as_bytes()]);
     let (head, end) = small.split_at(small.len() - 2);
@@ -369,7 +371,7 @@ fn it_has_room_in_the_log_when_it_is_over() {
         let Some(server) = start(back_end, &volume, directives) else { continue };
         let (mut client, mut observer) = (server.connect(), server.connect());
         let mut writers: Vec<_> = (0..3).map(|_| server.connect()).collect();
-        until_met("nobody wrote while one ran", || {
+        until_met("no other client wrote while a long request ran", || {
             for writer in &mut writers {
                 writer.send_bytes(head);
             }
@@ -393,13 +395,13 @@ fn it_has_room_in_the_log_when_it_is_over() {
 #[test]
 fn a_stop_finds_no_part_of_it() {
     for back_end in BACK_ENDS {
-        until_met("no stop came while one ran", || {
+        until_met("no SHUTDOWN came while a long request ran", || {
             let dir = tempfile::tempdir().unwrap();
             let volume = dir.path().join("volume");
             let Some(server) = start(back_end, &volume, "save 3600 1") else { return true };
             let (mut client, mut observer) = (server.connect(), server.connect());
             assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
-            until("the log is off", || info(&mut client, "log_state") == "off");
+            until("the log was not turned off", || info(&mut client, "log_state") == "off");
             client.send_bytes(&mset(1));
             assert_eq!(client.read(), b"+OK\r\n");
             client.send_bytes(&mset(2));
@@ -417,7 +419,7 @@ fn a_stop_finds_no_part_of_it() {
                 reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
             assert!(values.len() > MANY, "{}", &reply[..100.min(reply.len())]);
             let is_one = values[1..MANY].iter().all(|value| *value == values[0]);
-            assert!(is_one, "a part of it was saved");
+            assert!(is_one, "the server saved a part of a long request");
             server.stop();
             before.contains("long_request:running\r\n")
         });
@@ -434,7 +436,7 @@ fn nothing_of_it_is_written_within_a_pause() {
     serving("", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
         let mut value = 0;
-        until_met("no pause came before it ran", || {
+        until_met("no pause came between arrival and run of a long request", || {
             value += 1;
             client.send_bytes(&mset(value));
             while client.is_silent() && info(&mut observer, "long_request") == "none" {}
@@ -443,8 +445,8 @@ fn nothing_of_it_is_written_within_a_pause() {
             let before = String::from_utf8(observer.read()).unwrap();
             assert_eq!(observer.read(), b"+OK\r\n");
             let values = String::from_utf8(observer.read()).unwrap();
-            until("it still runs", || info(&mut observer, "long_request") == "none");
-            assert_eq!(observer.call(&get), values, "written within a pause");
+            until("a long request still runs", || info(&mut observer, "long_request") == "none");
+            assert_eq!(observer.call(&get), values, "a long request wrote within a pause");
             assert_eq!(observer.call(&["CLIENT", "UNPAUSE"]), "+OK\r\n");
             assert_eq!(client.read(), b"+OK\r\n");
             before.contains("long_request:measuring\r\n")
@@ -482,7 +484,7 @@ fn a_long_pipeline_leaves_others_their_turn() {
             }
             assert_eq!(task.join().unwrap(), COUNT);
         });
-        assert!(served >= 20, "{served} while many more were received");
+        assert!(served >= 20, "only {served} PINGs were served during the long pipeline");
         assert_eq!(other.call(&["STRLEN", "text"]), format!(":{COUNT}\r\n"));
     });
 }

@@ -1,6 +1,6 @@
 //! Other work that must wait for a long request, or is affected by it: transactions, counts, moved
-//! keys, eviction, watchers, and requests that ask whether a write is durable. In names and
-//! messages, `it` is the long request.
+//! keys, eviction, watchers, and requests that ask whether a write is durable. In names of tests,
+//! `it` is the long request.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ fn transactions_and_counts_see_all_of_it_or_nothing() {
                 let reply = String::from_utf8(client.read()).unwrap();
                 let values: Vec<_> = reply.split("\r\n").filter(|l| !l.starts_with('*')).collect();
                 let (one, other) = values.split_at(values.len() / 2);
-                assert_eq!(one, &other[..one.len()], "a transaction saw a part of it");
+                assert_eq!(one, &other[..one.len()], "a transaction saw a part of a long request");
             }
         });
         let turns: Vec<_> = (0..10).flat_map(|value| [del(), mset(value)]).collect();
@@ -43,14 +43,15 @@ fn transactions_and_counts_see_all_of_it_or_nothing() {
             while is_running.load(Ordering::SeqCst) {
                 let size = client.call(&["DBSIZE"]);
                 let is_whole = size == ":0\r\n" || size == format!(":{MANY}\r\n");
-                assert!(is_whole, "a part of it was counted: {size}");
+                assert!(is_whole, "DBSIZE counted a part of a long request: {size}");
             }
         });
     });
 }
 
-/// Before it writes, `MSETNX` looks whether its keys exist. If another client moved a key to one of
-/// these names between the look and the write, `MSETNX` would overwrite the moved key.
+/// `MSETNX` checks that none of its keys exists, and then writes them. If another client moved a
+/// key to one of these names between the check and the write, `MSETNX` would overwrite the moved
+/// key.
 #[test]
 fn no_key_is_moved_into_its_database_meanwhile() {
     const ROUNDS: usize = 5;
@@ -60,7 +61,7 @@ fn no_key_is_moved_into_its_database_meanwhile() {
         assert_eq!(mover.call(&["SELECT", "1"]), "+OK\r\n");
         let moves = [encode(&[b"INFO"]), encode(&[b"MOVE", last.as_bytes(), b"0"])].concat();
         let mut met = 0;
-        until_met("no key was to be moved while one ran", || {
+        until_met("too few MOVEs came while a long request ran", || {
             assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
             assert_eq!(mover.call(&["SET", &last, "moved"]), "+OK\r\n");
             client.send_bytes(&msetnx());
@@ -69,7 +70,7 @@ fn no_key_is_moved_into_its_database_meanwhile() {
             mover.send_bytes(&moves);
             let before = String::from_utf8(mover.read()).unwrap();
             let (moved, set) = (mover.read(), client.read());
-            assert_ne!(moved, set, "both found the place free, or neither did");
+            assert_ne!(moved, set, "MOVE and MSETNX must not both succeed or both fail");
             met += usize::from(before.contains("long_request:running\r\n"));
             met == ROUNDS
         });
@@ -85,7 +86,7 @@ fn who_watches_one_of_its_keys_is_told() {
         assert_eq!(client.read(), b"+OK\r\n");
         send_all(&mut watcher, &[&["MULTI"], &["PING"], &["EXEC"]]);
         let replies = [watcher.read(), watcher.read(), watcher.read()];
-        assert_eq!(replies[2], b"*-1\r\n", "the transaction ran");
+        assert_eq!(replies[2], b"*-1\r\n", "the transaction ran although its key was changed");
     });
 }
 
@@ -110,7 +111,7 @@ fn nothing_that_it_sets_is_evicted_before_its_end() {
             assert_eq!(client.read(), b"+OK\r\n");
         }
         let evicted: u64 = info(&mut client, "evicted_keys").parse().unwrap();
-        assert!(evicted > 0, "there was room for everything");
+        assert!(evicted > 0, "no key was evicted");
         assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
         let size = client.call(&["DBSIZE"]);
         assert!(server.abandon().is_ok());
@@ -121,7 +122,7 @@ fn nothing_that_it_sets_is_evicted_before_its_end() {
 }
 
 /// The request is so small that, under `everysec`, its reply leaves at once. `WAITAOF` must not say
-/// that the log has the request before its record is durable.
+/// that the log has the request before the request's record is durable.
 #[test]
 fn whether_it_is_durable_is_told_when_it_is() {
     for back_end in BACK_ENDS {
@@ -150,11 +151,11 @@ fn a_refusal_waits_for_the_key_that_it_has_seen() {
         writer.send(&["SET", &key(MANY - 1), "v"]);
         world.wait_until_run("writer", "set");
         refused.send_bytes(&msetnx());
-        until("it is not over", || {
+        until("the MSETNX has not ended", || {
             let counts = world.observer.call(&["INFO", "commandstats"]);
             counts.contains("cmdstat_msetnx:calls=1,")
         });
-        assert!(refused.is_silent(), "the reply shows an undurable key");
+        assert!(refused.is_silent(), "the reply shows a key that is not durable");
         world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
         assert_eq!(refused.read(), b":0\r\n");
@@ -169,7 +170,7 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
     serving("", |server| {
         let (mut client, mut observer) = (server.connect(), server.connect());
         let mut writers = [server.connect(), server.connect()];
-        until_met("no two writers had to wait", || {
+        until_met("no two writers had to wait for a long request", || {
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut observer, "long_request") == "none" {}
             let was_running =
@@ -183,18 +184,18 @@ fn who_waits_for_it_goes_on_in_the_order_of_arrival() {
             }
             assert_eq!(client.read(), b"+OK\r\n");
             let last = observer.call(&["GET", &key(0)]);
-            assert!(!was_running || last == "$1\r\nb\r\n", "the later one went first: {last}");
+            assert!(!was_running || last == "$1\r\nb\r\n", "the later writer went first: {last}");
             was_running
         });
     });
 }
 
-/// A log that has stopped does not take the request's record, so the request must not be
-/// acknowledged. But the request may also end just before the disk fails. It is then acknowledged,
-/// and the disk has its record.
+/// A log that has stopped does not take the request's record, so the server must not acknowledge
+/// the request. But if the request ends just before the disk fails, the server acknowledges the
+/// request, and the disk has the record.
 #[test]
 fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
-    until_met("none ran when the log stopped", || {
+    until_met("each long request ended before the log stopped", || {
         let media = SimMedia::new(SimConfig::default(), Kind::Files);
         let disk = media.disk.clone();
         let server = launch_on(media, false, always(), WallClock::System).serving();
@@ -202,7 +203,7 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
             (server.connect(), server.connect(), server.connect());
         let mut value = 0;
         let mut crash = None;
-        until_met("the log did not stop while one ran", || {
+        until_met("no long request was seen while it ran", || {
             value += 1;
             client.send_bytes(&mset(value));
             while client.is_silent() && info(&mut other, "long_request") != "running" {}
@@ -215,7 +216,7 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
             crash.is_some()
         });
         until("the log did not stop", || info(&mut other, "log_latched") == "1");
-        until("it is not over", || info(&mut other, "long_request") == "none");
+        until("the request has not ended", || info(&mut other, "long_request") == "none");
         assert_eq!(other.call(&["PING"]), "+PONG\r\n");
         let is_acknowledged = !client.is_silent() && client.read() == b"+OK\r\n";
         server.abandon().unwrap_err();
@@ -224,28 +225,31 @@ fn one_that_ends_behind_a_failure_of_the_log_is_never_acknowledged() {
             let media = SimMedia::from_image(SimConfig::default(), Kind::Files, &image);
             let server = launch_on(media, true, always(), WallClock::System).serving();
             let last = server.connect().call(&["GET", &key(MANY - 1)]);
-            assert!(last.ends_with(&format!("\r\n{value}\r\n")), "acknowledged, and lost: {last}");
+            assert!(
+                last.ends_with(&format!("\r\n{value}\r\n")),
+                "an acknowledged write was lost: {last}"
+            );
             server.stop();
         }
         !is_acknowledged
     });
 }
 
-/// Only the writes that the disk had to keep survive.
+/// An image has only the writes that the disk had to keep.
 const NOTHING_MORE: Limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
 
 fn always() -> Config {
     config("plain", Path::new("simulated"), "appendfsync always\nlog-buffers 4")
 }
 
-/// If the copy did not wait, it would come after the request's writes in memory, but before them in
-/// the log.
+/// If the copy did not wait for the long request, it would come after the request's writes in
+/// memory, but before them in the log.
 #[test]
 fn nothing_is_copied_onto_its_keys_meanwhile() {
     let first = key(0);
     let copy = ["COPY", "source", &first, "DB", "1", "REPLACE"].map(str::as_bytes);
     for back_end in BACK_ENDS {
-        until_met("no key was to be copied while one ran", || {
+        until_met("no COPY came while a long request ran", || {
             let dir = tempfile::tempdir().unwrap();
             let volume = dir.path().join("volume");
             let Some(server) = start(back_end, &volume, "") else { return true };
@@ -264,20 +268,20 @@ fn nothing_is_copied_onto_its_keys_meanwhile() {
             let server = start(back_end, &volume, "").unwrap();
             let mut client = server.connect();
             assert_eq!(client.call(&["SELECT", "1"]), "+OK\r\n");
-            assert_eq!(client.call(&["GET", &first]), value, "the order differs after a restart");
+            assert_eq!(client.call(&["GET", &first]), value, "the value differs after a restart");
             server.stop();
             before.contains("long_request:running\r\n")
         });
     }
 }
 
-/// The payload is smaller than the size from which every write runs in steps, but the value in it
-/// is so large that `RESTORE` runs in steps. The request does not say `REPLACE`, so a key that
-/// another client sets must not be replaced.
+/// From a certain size on, every write runs in steps. The payload is smaller than this size, but
+/// its value is so large that `RESTORE` runs in steps. The request does not say `REPLACE`, so a key
+/// that another client sets must not be replaced.
 #[test]
 fn nobody_sets_a_key_that_is_being_restored() {
     for back_end in BACK_ENDS {
-        until_met("no key was to be set while one was restored", || {
+        until_met("no SET came while a RESTORE ran", || {
             let dir = tempfile::tempdir().unwrap();
             let Some(server) = start(back_end, &dir.path().join("volume"), "") else { return true };
             let (mut client, mut setter) = (server.connect(), server.connect());
@@ -310,8 +314,8 @@ fn nobody_sets_a_key_that_is_being_restored() {
     }
 }
 
-/// A reply that is made in steps waits for what the log holds, so it must not show data that is not
-/// in the log yet.
+/// A reply that is made in steps waits until the records in the log are durable. So it must not
+/// show data that is not in the log yet.
 #[test]
 fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     held("log-segment-size 8mb", |world| {
@@ -321,7 +325,7 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
             world.shut();
             reader.send(&["KEYS", "key:*"]);
             writer.send_bytes(&mset(round));
-            until("a command has not ended", || {
+            until("KEYS or MSET has not ended", || {
                 let counts = world.observer.call(&["INFO", "commandstats"]);
                 let calls = |name: &str| counts.contains(&format!("cmdstat_{name}:calls={round},"));
                 calls("keys") && calls("mset")
@@ -330,7 +334,7 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
                 world.open();
                 reader.read();
             } else {
-                assert_eq!(reader.read(), b"*0\r\n", "undurable keys are shown");
+                assert_eq!(reader.read(), b"*0\r\n", "the reply shows keys that are not durable");
                 world.open();
             }
             assert_eq!(writer.read(), b"+OK\r\n");
@@ -340,8 +344,8 @@ fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     });
 }
 
-/// Checks that this request of another client is held up until the long request has ended, although
-/// it does not touch the same keys.
+/// Checks that another client's request waits until the long request has ended, although the two
+/// requests have no key in common.
 fn waits_for_it(request: &[&str]) {
     const ROUNDS: usize = 5;
     let words: Vec<&[u8]> = request.iter().map(|word| word.as_bytes()).collect();
@@ -349,7 +353,7 @@ fn waits_for_it(request: &[&str]) {
     serving("enable-debug-command yes", |server| {
         let (mut client, mut other) = (server.connect(), server.connect());
         let mut met = 0;
-        until_met("no request came while one ran", || {
+        until_met("too few requests came while a long request ran", || {
             client.send_bytes(&mset(1));
             while client.is_silent() && info(&mut other, "long_request") != "running" {}
             // The first two requests arrive in one turn of the server.
@@ -357,7 +361,10 @@ fn waits_for_it(request: &[&str]) {
             let replies = [other.read(), other.read(), other.read()];
             let [before, reply, behind] = replies.map(|reply| String::from_utf8(reply).unwrap());
             assert_eq!(reply, "+OK\r\n");
-            assert!(behind.contains("long_request:none\r\n"), "{request:?} did not wait");
+            assert!(
+                behind.contains("long_request:none\r\n"),
+                "{request:?} did not wait for the long request"
+            );
             assert_eq!(client.read(), b"+OK\r\n");
             met += usize::from(before.contains("long_request:running\r\n"));
             met == ROUNDS
@@ -379,8 +386,8 @@ fn nothing_is_debugged_meanwhile() {
 
 /// `DEBUG POPULATE` may have begun before the long request. If it continued during the long
 /// request, a long request that reads would see the new keys only in its last steps. A long request
-/// that writes would have its record in the log after the records of the new keys, although it
-/// began before them.
+/// that writes would have its record in the log after the records of the new keys, although the
+/// request began before these keys were made.
 #[test]
 fn no_keys_are_made_for_trials_meanwhile() {
     const COUNT: &str = "100000";
@@ -389,7 +396,7 @@ fn no_keys_are_made_for_trials_meanwhile() {
         let (mut client, mut maker) = (server.connect(), server.connect());
         let mut observer = server.connect();
         assert_eq!(maker.call(&["SELECT", "1"]), "+OK\r\n");
-        // How many keys the other database has, if a long request runs and more keys are to come.
+        // The number of keys in database 1, if a long request runs and more keys are to come.
         let mut made = || {
             let text = observer.call(&["INFO", "everything"]);
             let keys = text.lines().find_map(|line| line.strip_prefix("db1:keys="));
@@ -397,14 +404,14 @@ fn no_keys_are_made_for_trials_meanwhile() {
             keys.filter(|keys| keys != COUNT && text.contains("long_request:running\r\n"))
         };
         for request in [exists.clone(), mset(1)] {
-            until_met("no keys were made while one ran", || {
+            until_met("no long request ran during a DEBUG POPULATE", || {
                 maker.send(&["DEBUG", "POPULATE", COUNT]);
                 let mut has_met = false;
                 while maker.is_silent() && !has_met {
                     client.send_bytes(&request);
                     while client.is_silent() {
                         if let (Some(keys), Some(later)) = (made(), made()) {
-                            assert_eq!(keys, later, "keys were made meanwhile");
+                            assert_eq!(keys, later, "keys were made during a long request");
                             has_met = true;
                         }
                     }

@@ -1,4 +1,4 @@
-//! Commands that only read, and run in steps without holding keys.
+//! Commands that only read, and run in steps without locking their keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use super::until_met;
 use crate::common::{Client, encode};
 use crate::{info, serving};
 
-/// Adds members, in several requests.
+/// Adds members to a set, in several requests.
 fn fill(client: &mut Client, key: &str, members: std::ops::Range<usize>) {
     let members: Vec<_> = members.map(|n| format!("member:{n}")).collect();
     for part in members.chunks(1000) {
@@ -22,7 +22,7 @@ fn calls(stats: &str, command: &str) -> usize {
     line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
 }
 
-/// Sets a flag to false when it is dropped, even by a panic.
+/// A guard that sets a flag to false when the guard is dropped, even by a panic.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -31,7 +31,7 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Runs `beside` as another client until `run` has ended.
+/// Runs `beside` in another thread. Its flag is true until `run` has ended.
 fn meanwhile(beside: impl FnOnce(&AtomicBool) + Send, run: impl FnOnce()) {
     let is_running = AtomicBool::new(true);
     std::thread::scope(|scope| {
@@ -41,8 +41,8 @@ fn meanwhile(beside: impl FnOnce(&AtomicBool) + Send, run: impl FnOnce()) {
     });
 }
 
-/// Another client moves a member between the first set and the last. A command that looks at all
-/// sets must find the member in one of them.
+/// Another client moves a member to and fro between the first set and the last. A command that
+/// looks at all sets must find the member in one of the sets.
 #[test]
 fn sets_are_all_seen_at_one_moment() {
     serving("appendonly no", |server| {
@@ -68,8 +68,8 @@ fn sets_are_all_seen_at_one_moment() {
     });
 }
 
-/// Other clients store unions all the time. The steps of a command that reads large sets must not
-/// wait for these clients.
+/// Another client stores unions all the time. The steps of a command that reads large sets must not
+/// wait for these writes.
 #[test]
 fn reads_go_on_beside_long_writes() {
     const SIZE: usize = 40_000;
@@ -82,7 +82,7 @@ fn reads_go_on_beside_long_writes() {
         meanwhile(
             move |is_running| {
                 let store = encode(&[b"SUNIONSTORE", b"to", b"one", b"two"]);
-                // One request waits while the other runs, so there is always one that runs.
+                // One request waits while another runs, so a request always runs.
                 other.send_bytes(&[&store[..], &store].concat());
                 while is_running.load(Ordering::SeqCst) {
                     other.send_bytes(&store);
@@ -96,13 +96,14 @@ fn reads_go_on_beside_long_writes() {
                 client.send(&["SUNION", "one", "two"]);
                 assert!(client.read().starts_with(b"*80000\r\n"));
                 let count = stored() - before;
-                assert!(count < 15, "{count} requests came to their end meanwhile");
+                assert!(count < 15, "{count} SUNIONSTOREs ended during one SUNION");
             },
         );
     });
 }
 
-/// On a busy machine, even a request that does not wait may be late, so it may be tried this often.
+/// On a busy machine, the reply to a request may be late even if the request does not wait. So the
+/// test tries each request up to this number of times.
 const TRIES: usize = 20;
 
 /// While sets are combined and stored, other clients may read these sets, and run transactions on
@@ -140,21 +141,21 @@ fn only_those_wait_who_would_see_a_part_of_it() {
         for request in goes_on {
             for requests in [&[request][..], &[&["MULTI"], request, &["EXEC"]]] {
                 let goes_on = (0..TRIES).any(|_| is_beside(requests, &mut other));
-                assert!(goes_on, "{requests:?} wait");
+                assert!(goes_on, "{requests:?} waited for the long request");
             }
         }
         for request in waits {
             for requests in [&[request][..], &[&["MULTI"], request, &["EXEC"]]] {
-                assert!(!is_beside(requests, &mut other), "{requests:?} do not wait");
+                assert!(!is_beside(requests, &mut other), "{requests:?} did not wait");
             }
         }
-        // No key is held in the database that these requests select.
+        // The long request locks no key in the database that these requests select.
         let elsewhere: [&[&str]; 5] =
             [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
         let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
-        assert!(goes_on, "{elsewhere:?} wait");
-        // A client that watches a key waits, because a change of the key may not have been reported
-        // yet.
+        assert!(goes_on, "{elsewhere:?} waited for the long request");
+        // The transaction of a client that watches a key waits, because the server may not have
+        // reported a change of the key yet.
         assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");
         begin(&mut client, &mut other);
         for request in ["MULTI", "PING"] {
@@ -167,17 +168,19 @@ fn only_those_wait_who_would_see_a_part_of_it() {
 
 /// The line of `CLIENT LIST` for a client with this name.
 fn line<'a>(list: &'a str, name: &str) -> &'a str {
-    list.lines().find(|line| line.contains(&format!(" name={name} "))).expect("it is connected")
+    list.lines()
+        .find(|line| line.contains(&format!(" name={name} ")))
+        .expect("the client is connected")
 }
 
 fn number(line: &str, field: &str) -> usize {
     let head = format!(" {field}=");
-    let (_, rest) = line.split_once(&head).expect("a field of the line");
+    let (_, rest) = line.split_once(&head).expect("the line has the field");
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The part of a reply that a command has made in steps counts as its client's output and takes
-/// memory.
+/// While a command makes a reply in steps, the part that is made already counts as output and as
+/// memory of the client.
 #[test]
 fn parts_of_a_reply_count_as_output() {
     serving("appendonly no\nclient-output-buffer-limit normal 0 0 0", |server| {
@@ -189,7 +192,7 @@ fn parts_of_a_reply_count_as_output() {
             [&["SMEMBERS", "s"][..], &["SUNION", "s", "none"], &["SRANDMEMBER", "s", "-200000"]]
         {
             let name = request[0].to_lowercase();
-            until_met("it was not seen while it was made", || {
+            until_met("no reply was seen while it was made", || {
                 client.send(request);
                 let is_seen = loop {
                     // Both requests arrive in one turn of the server.
@@ -207,8 +210,11 @@ fn parts_of_a_reply_count_as_output() {
                     if output > 500_000 {
                         let sum = stats.lines().find_map(|l| l.strip_prefix("mem_clients_normal:"));
                         let sum: usize = sum.unwrap().parse().unwrap();
-                        assert!(memory > 500_000, "{output} bytes take {memory}");
-                        assert!(sum > 500_000, "{output} bytes of all {sum}");
+                        assert!(
+                            memory > 500_000,
+                            "{output} bytes of output, {memory} of the client"
+                        );
+                        assert!(sum > 500_000, "{output} bytes of output, {sum} of all clients");
                         break true;
                     }
                 };
@@ -253,7 +259,7 @@ fn a_reply_that_is_left_out_is_not_made() {
             while client.is_silent() {
                 let list = observer.call(&["CLIENT", "LIST"]);
                 let size = number(line(&list, "reader"), "omem");
-                assert!(size < 100_000, "{size} bytes are kept");
+                assert!(size < 100_000, "{size} bytes of an unwanted reply are kept");
             }
             assert_eq!(client.read(), b"+OK\r\n");
             client.send(&["CLIENT", "REPLY", "SKIP"]);

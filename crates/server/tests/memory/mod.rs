@@ -35,7 +35,7 @@ fn the_buffers_of_the_log_are_in_use_and_no_part_of_the_limit() {
         let mut client = server.connect();
         assert_eq!(client.call(&["SET", "a", "b"]), "+OK\r\n");
         let uncounted: u64 = info(&mut client, "mem_not_counted_for_evict").parse().unwrap();
-        // Only buffers that have been used are in memory, and here some have not been used.
+        // A buffer takes memory only once it has been used. Some of the buffers are still unused.
         assert!([1, 2, 3].contains(&(uncounted / (256 * 1024))), "{uncounted}");
         let overhead: u64 = info(&mut client, "used_memory_overhead").parse().unwrap();
         assert!(overhead >= uncounted, "{overhead}");
@@ -49,7 +49,7 @@ fn without_eviction_what_needs_memory_is_refused() {
     serving("maxmemory 1mb", |server| {
         let mut client = server.connect();
         let set = fill(&mut client, 2_000, &[]);
-        assert!((500..1_500).contains(&set), "{set} keys in 1 MB");
+        assert!((500..1_500).contains(&set), "{set} keys fit into 1 MB");
         // The limit is lowered, because a short request might just fit below the old limit.
         assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "900kb"]), "+OK\r\n");
         assert_eq!(client.call(&["SET", "a", "b"]), OOM);
@@ -129,16 +129,16 @@ fn clients_that_have_left_leave_their_room_to_keys() {
             client.call(&["DBSIZE"])[1..].trim().parse::<usize>().unwrap()
         };
         assert_eq!(fill(&mut client), KEYS);
-        // A part of a request. Its arguments are below 32 KiB, so they are received into the
-        // ordinary buffer.
+        // A part of a request. Each argument is below 32 KiB, so the server receives it into the
+        // client's ordinary buffer.
         let argument = [&b"$25000\r\n"[..], &b"x".repeat(25_000), b"\r\n"].concat();
         let half = [b"*40\r\n$4\r\nMSET\r\n".to_vec(), argument.repeat(10)].concat();
         let mut others: Vec<Client> = (0..30).map(|_| server.connect()).collect();
         assert!(others.iter_mut().all(|other| other.try_send_bytes(&half)));
-        until("what they have sent is not counted", || clients(&mut client) > 7 << 20);
-        assert!(fill(&mut client) < KEYS - 10, "what they have sent needs room");
+        until("the parts of requests are not counted", || clients(&mut client) > 7 << 20);
+        assert!(fill(&mut client) < KEYS - 10, "parts of requests must leave less room for keys");
         drop(others);
-        until("they are still there", || client.call(&["CLIENT", "LIST"]).lines().count() < 4);
+        until("the others stay connected", || client.call(&["CLIENT", "LIST"]).lines().count() < 4);
         assert_eq!(fill(&mut client), KEYS);
     });
 }
@@ -167,11 +167,11 @@ fn what_transactions_queue_and_watch_is_counted() {
         assert!((90_000..250_000).contains(&queued), "{queued} bytes");
         assert_eq!(other.call(&["DISCARD"]), "+OK\r\n");
         let after = clients(&mut client);
-        assert!(after < without + 10_000, "{after} bytes, {without} before");
+        assert!(after < without + 10_000, "{after} bytes after DISCARD, {without} after MULTI");
     });
 }
 
-/// Queued commands have not run yet, so they count towards the limit of a request.
+/// Queued commands have not run yet, so they count towards the limit on the size of a request.
 #[test]
 fn what_a_transaction_queues_is_limited_as_a_request_is() {
     serving("client-query-buffer-limit 1mb", |server| {
@@ -189,11 +189,11 @@ fn what_a_transaction_queues_is_limited_as_a_request_is() {
                     && client.try_read().is_some_and(|reply| reply == b"+QUEUED\r\n")
             })
             .count();
-        assert!((100..110).contains(&queued), "{queued} were queued");
+        assert!((100..110).contains(&queued), "{queued} commands were queued");
     });
 }
 
-/// A lowered limit takes effect without any command that needs memory.
+/// A lowered limit takes effect even if no command needs memory.
 #[test]
 fn a_lowered_limit_is_reached_while_nobody_asks() {
     serving("appendfsync everysec", |server| {
@@ -205,7 +205,7 @@ fn a_lowered_limit_is_reached_while_nobody_asks() {
         let is_reached = (0..1_000).any(|_| counted(&mut client) <= 1 << 20);
         assert!(is_reached, "{} bytes in use", counted(&mut client));
         let keys: u64 = client.call(&["DBSIZE"])[1..].trim().parse().unwrap();
-        assert!((100..1_000).contains(&keys), "{keys} keys in 1 MB");
+        assert!((100..1_000).contains(&keys), "{keys} keys are left in 1 MB");
     });
 }
 
@@ -216,7 +216,7 @@ fn keys_are_described() {
         let began = Instant::now();
         assert_eq!(client.call(&["SET", "key", "value"]), "+OK\r\n");
         let idle_s = client.call(&["OBJECT", "IDLETIME", "key"])[1..].trim().parse().unwrap();
-        // The idle time counts the ticks of a clock that has whole seconds.
+        // A clock with whole seconds measures the idle time, which may be a second too long.
         assert!((0..=began.elapsed().as_secs() + 1).contains(&idle_s), "{idle_s}");
         let mut is = |args: &[&str], reply: &str| assert_eq!(client.call(args), reply, "{args:?}");
         is(&["OBJECT", "ENCODING", "key"], "$6\r\nembstr\r\n");

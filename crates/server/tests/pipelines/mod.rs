@@ -1,17 +1,17 @@
-//! Pipelines that are longer than what one turn serves. Only a little of each pipeline may wait in
-//! memory.
+//! Pipelines with more requests than one turn of the server serves. Only a little of each pipeline
+//! may wait in memory.
 
 use crate::common::{Client, Running, encode, until};
 use crate::{info, serving};
 
-/// The largest input buffer of any client, in bytes.
+/// The size of the largest input buffer of a client, in bytes.
 fn longest_input(observer: &mut Client) -> usize {
     let list = observer.call(&["CLIENT", "LIST"]);
     let sizes = list.split_whitespace().filter_map(|word| word.strip_prefix("qbuf="));
     sizes.map(|size| size.parse().unwrap()).max().unwrap()
 }
 
-/// Sends all bytes and returns how many replies came. Until they have come, `meanwhile` runs
+/// Sends all bytes and returns the number of replies. Until all replies have come, runs `meanwhile`
 /// repeatedly.
 fn flood(server: &Running, bytes: &[u8], mut meanwhile: impl FnMut(&mut Client)) -> usize {
     let (mut client, mut observer) = (server.connect(), server.connect());
@@ -40,12 +40,12 @@ fn little_of_a_long_one_waits_in_memory() {
         });
         assert_eq!(replies, COUNT);
         // When the server stops reading, bytes that are already being received still arrive.
-        assert!(longest < 4 << 20, "{longest} bytes waited, of {}", 14 * COUNT);
+        assert!(longest < 4 << 20, "{longest} bytes waited in memory, of {}", 14 * COUNT);
     });
 }
 
-/// While one request runs in steps, the others wait. The limit on the size of a request applies to
-/// each request alone, not to the sum of the waiting requests.
+/// While one request runs in steps, the other requests wait. The limit on the size of a request
+/// applies to each request alone, not to the sum of the waiting requests.
 #[test]
 fn requests_in_steps_do_not_add_up_to_a_limit() {
     const COUNT: usize = 3000;
@@ -63,34 +63,34 @@ fn who_never_authenticates_and_never_reads_is_closed() {
         let mut observer = server.connect();
         assert_eq!(observer.call(&["CONFIG", "SET", "requirepass", "secret"]), "+OK\r\n");
         let mut stranger = server.connect();
-        // More bytes than both sockets hold.
+        // These are more bytes than the buffers of both sockets hold.
         let requests = encode(&[b"PING"]).repeat(200_000);
         for _ in 0..8 {
             if !stranger.try_send_bytes(&requests) {
                 break;
             }
         }
-        until("nobody was closed", || {
+        until("the client was not disconnected", || {
             info(&mut observer, "client_output_buffer_limit_disconnections") == "1"
         });
         assert_eq!(observer.call(&["CONFIG", "SET", "requirepass", ""]), "+OK\r\n");
     });
 }
 
-/// Limit of the CPU time of a turn, in milliseconds, if there is more to do than the turn has time
-/// for.
+/// Limit of the CPU time of a turn, in milliseconds, if the server has more to do than fits into
+/// one turn.
 const LONG_TURN_MS: u64 = 15;
 
 /// Fails if turns are long while several clients send the same bytes, all at once. Other work on
-/// the machine makes CPU time longer, too, above all if a hypervisor lends its cores to others. So
-/// the best of several tries counts.
+/// the machine also makes CPU time longer, above all if a hypervisor lends the cores to other
+/// guests. So the best of several tries counts.
 fn check_turns(server: &Running, clients: usize, bytes: &[u8]) {
     let is_short = (0..12).any(|_| longest_turn(server, clients, bytes) < LONG_TURN_MS);
-    assert!(is_short, "turns of more than {LONG_TURN_MS} ms each time");
+    assert!(is_short, "each try had a turn of {LONG_TURN_MS} ms or more");
 }
 
-/// The longest turn, in milliseconds of the command thread's CPU time, while several clients send
-/// the same bytes, all at once, and read until the end.
+/// The CPU time of the command thread's longest turn, in milliseconds, while several clients send
+/// the same bytes, all at once, and read all replies.
 fn longest_turn(server: &Running, clients: usize, bytes: &[u8]) -> u64 {
     let mut observer = server.connect();
     assert_eq!(observer.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
@@ -140,8 +140,8 @@ fn options_have_an_end() {
     });
 }
 
-/// If a client stops watching many keys, the server removes them in steps. A key that is not
-/// removed yet must not abort the client's next transaction.
+/// If a client stops watching many keys, the server forgets the watched keys in steps. A key that
+/// is not forgotten yet must not abort the client's next transaction.
 #[test]
 fn what_is_no_longer_watched_breaks_no_transaction() {
     serving("appendonly no", |server| {

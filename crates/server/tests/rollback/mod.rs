@@ -16,8 +16,8 @@ fn back(back_end: &str, volume: &Path) -> Result<Report, String> {
     roll_back(&mut storage, false, &mut |_, _| {})
 }
 
-/// A volume on which `k` was `old` when `BGSAVE` ran, and is `new` in a later root. The log after
-/// this root has a record. Returns the slots of the two snapshots.
+/// Makes a volume: `k` is `old` in the on-demand snapshot, and `new` in a later root. The log after
+/// this root has a record. Returns the slots of the on-demand snapshot and of the root.
 fn written(back_end: &str, volume: &Path) -> Option<(usize, usize)> {
     let server = start(back_end, volume, "appendfsync always")?;
     let mut client = server.connect();

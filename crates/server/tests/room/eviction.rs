@@ -11,21 +11,21 @@ use super::{WATCHED_MS, cpu_ms, pass};
 use crate::common::until;
 use crate::crashes::WAL;
 
-/// Number of LBAs of four segments.
+/// Number of the log's LBAs that the test reads: four segments.
 const LOG_LBAS: u64 = 1024;
 
-/// Fills a log, then evicts as many keys as the log can still record.
+/// Fills the log. Then lets the server evict as many keys as the log can still record.
 fn evict_what_may_go(full: &mut Full) {
     full.fill(&["v"]);
     let set = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1"];
     assert_eq!(full.client.call(&set), "+OK\r\n");
     let mut before = String::new();
-    until("eviction never stops", || {
+    until("eviction does not stop", || {
         pass(&mut full.client, 100.0);
         let now = full.client.call(&["DBSIZE"]);
         std::mem::replace(&mut before, now) == before
     });
-    assert_ne!(before, ":0\r\n", "there was room for every deletion");
+    assert_ne!(before, ":0\r\n", "the log had room for every deletion");
 }
 
 /// The first block of each batch that the log has on the disk.
@@ -39,9 +39,8 @@ fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
     always_a_way_out(|full| {
         evict_what_may_go(full);
         // The CPU time is measured repeatedly, because on a busy machine the last evictions take a
-        // while. If the server's thread spins, the test fails nevertheless, because the thread
-        // never stops.
-        until("the server never sleeps while there is no room", || {
+        // while. If the server's thread spins, it never stops, so the test fails nevertheless.
+        until("the server never sleeps while the log has no room", || {
             let before = cpu_ms(&mut full.client);
             pass(&mut full.client, WATCHED_MS);
             cpu_ms(&mut full.client) - before < WATCHED_MS / 2.0
@@ -54,8 +53,8 @@ fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
 fn eviction_goes_on_when_there_is_room_though_nobody_asks() {
     let mut full = Full::new("always");
     evict_what_may_go(&mut full);
-    // If figures had changed, the server would wake up to sample them, and then eviction could
-    // continue by chance. After a reset there are no changed figures to sample.
+    // If a figure had changed, the server would wake up to sample it, and could then resume
+    // eviction by chance. After a reset of the statistics, no figure has changed.
     assert_eq!(full.client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
     let before = batches(&full.disk);
     full.disk.faults(|faults| faults.full = false);

@@ -19,10 +19,10 @@ const FIRST_MS: i64 = 1_700_000_000_000;
 const LIFE_MS: i64 = 1000;
 /// Bytes of a key's name.
 const NAME_SIZE: usize = 600;
-/// Number of transactions that are sent at once. Each of them flushes. Together they need more room
-/// than the log keeps free for a flush.
+/// Number of transactions that a client sends at once. Each transaction has a flush. Together, the
+/// transactions need more room than the log keeps free for a flush.
 const TRANSACTIONS: usize = 5000;
-/// Number of requests that are sent at once.
+/// Number of requests that a client sends at once.
 const AT_ONCE: usize = 100;
 
 const POLICIES: [&str; 2] = ["always", "everysec"];
@@ -38,7 +38,7 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// A new server. Expired keys are deleted only when a request touches them.
+    /// A new server, which deletes an expired key only when a request touches the key.
     pub(super) fn new(policy: &'static str) -> Self {
         let media = SimMedia::new(SimConfig::default(), Kind::Files);
         let mut new = Self::start(media, policy, Arc::new(AtomicI64::new(FIRST_MS)));
@@ -66,7 +66,8 @@ impl Full {
         Self { server, client, disk, clock, policy }
     }
 
-    /// Sets keys until there is no room for more, with `words` after the name. Returns the names.
+    /// Sets keys until the log has no room for more. In each `SET`, `words` follow the name.
+    /// Returns the names.
     pub(super) fn fill(&mut self, words: &[&str]) -> Vec<String> {
         let mut names = Vec::new();
         loop {
@@ -80,7 +81,7 @@ impl Full {
         }
     }
 
-    /// Sends a request for each name, and returns the replies.
+    /// For each name, sends `words` and the name as a request. Returns the replies.
     fn each(&mut self, names: &[String], words: &[&str]) -> Vec<String> {
         let mut replies = Vec::new();
         for names in names.chunks(AT_ONCE) {
@@ -112,8 +113,8 @@ impl Full {
         media.disk.faults(|faults| faults.full = true);
         let mut next = Self::start(media, policy, clock);
         let now = keys(&mut next.client);
-        // Expired keys may be deleted as soon as the server serves.
-        assert!(now == before || expires, "{now}, not {before}");
+        // The new server may have deleted expired keys already.
+        assert!(now == before || expires, "after the restart, DBSIZE is {now}, not {before}");
         next
     }
 
@@ -121,7 +122,7 @@ impl Full {
     fn check(mut self) -> Self {
         assert_eq!(info(&mut self.client, "log_latched"), "0");
         let reply = self.client.call(&["BGREWRITEAOF"]);
-        // The log may have begun a rewrite by itself.
+        // If the server has begun a rewrite by itself, the reply is an error with the same words.
         assert!(reply.contains("Background append only file rewriting"), "{reply}");
         let client = &mut self.client;
         until("the rewrite does not end", || {
@@ -141,7 +142,7 @@ impl Full {
     }
 }
 
-/// Fills a log of two segments, and checks that there is still a way out.
+/// Lets `fill` fill a log of two segments, and checks that a flush is still a way out.
 pub(super) fn always_a_way_out(fill: impl Fn(&mut Full)) {
     for policy in POLICIES {
         let mut full = Full::new(policy);
@@ -187,7 +188,7 @@ fn a_rewrite_ends_though_the_log_is_full() {
     for policy in POLICIES {
         let mut full = Full::new(policy);
         read_expired(&mut full);
-        // Now there is space for a snapshot.
+        // Now the disk has space for a snapshot.
         full.disk.faults(|faults| faults.full = false);
         let is_done = |full: &mut Full| {
             let info = full.client.call(&["INFO", "persistence"]);
@@ -207,7 +208,7 @@ fn a_rewrite_ends_though_the_log_is_full() {
 fn keys_that_have_expired_are_read_in_a_full_log() {
     always_a_way_out(|full| {
         read_expired(full);
-        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
+        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "the log had room for every deletion");
         assert_eq!(full.client.call(&["RANDOMKEY"]), "$-1\r\n");
     });
 }
@@ -221,12 +222,12 @@ fn a_transaction_reads_keys_that_have_expired_in_a_full_log() {
         full.each(&names, &["EXISTS"]);
         let reply = full.client.call(&["EXEC"]);
         assert_eq!(reply, format!("*{}\r\n{}", names.len(), ":0\r\n".repeat(names.len())));
-        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
+        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "the log had room for every deletion");
     });
 }
 
-/// A transaction also deletes expired keys. These deletions must not take the room that its writes
-/// have asked for.
+/// A transaction also deletes the expired keys that it reads. These deletions must not take the
+/// room that the transaction's writes have asked for.
 #[test]
 fn a_transaction_writes_and_reads_keys_that_have_expired() {
     always_a_way_out(|full| {
@@ -241,7 +242,7 @@ fn a_transaction_writes_and_reads_keys_that_have_expired() {
         full.each(&names, &["EXISTS"]);
         let reply = full.client.call(&["EXEC"]);
         assert_eq!(reply, format!("*25\r\n+OK\r\n{}", ":0\r\n".repeat(names.len())));
-        assert_ne!(full.client.call(&["DBSIZE"]), ":1\r\n", "there was room for every deletion");
+        assert_ne!(full.client.call(&["DBSIZE"]), ":1\r\n", "the log had room for every deletion");
     });
 }
 
@@ -251,7 +252,7 @@ fn a_search_among_keys_that_have_expired_stops_where_the_log_is_full() {
         full.fill(&["v", "PX", &LIFE_MS.to_string()]);
         full.pass();
         assert_eq!(full.client.call(&["RANDOMKEY"]), "$-1\r\n");
-        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "there was room for every deletion");
+        assert_ne!(full.client.call(&["DBSIZE"]), ":0\r\n", "the log had room for every deletion");
     });
 }
 
@@ -268,7 +269,7 @@ fn what_expires_by_itself_stops_where_the_log_is_full() {
             std::mem::replace(&mut before, now) == before
         });
         assert_eq!(full.client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]), "+OK\r\n");
-        assert_ne!(before, ":0\r\n", "there was room for every deletion");
+        assert_ne!(before, ":0\r\n", "the log had room for every deletion");
     });
 }
 
@@ -276,7 +277,8 @@ fn what_expires_by_itself_stops_where_the_log_is_full() {
 fn a_transaction_asks_for_what_it_appends() {
     always_a_way_out(|full| {
         assert_eq!(full.client.call(&["SET", "k", "v"]), "+OK\r\n");
-        // There is room for the length of the requests, but their records are three times as long.
+        // The log has room for the length of the requests, but the records are three times as
+        // long.
         let count = 110_000;
         let mut requests = encode(&[b"MULTI"]);
         (0..count).for_each(|_| requests.extend(encode(&[b"EXPIRE", b"k", b"9"])));
@@ -299,7 +301,7 @@ fn deletes_leave_room_for_a_flush() {
         assert_eq!(replies[0], ":1\r\n");
         let last = replies.last().unwrap();
         assert!(last.starts_with("-MISCONF The log is full"), "{last}");
-        // Each flush is granted, even when the data set is already empty.
+        // The server grants each flush, even when the data set is already empty.
         for _ in 0..1000 {
             assert_eq!(full.client.call(&["FLUSHDB"]), "+OK\r\n");
         }
@@ -318,7 +320,10 @@ fn flushes_of_one_database_leave_room_for_one_of_all() {
             let reply = full.client.call(&["FLUSHDB"]);
             reply.starts_with("-MISCONF The log is full")
         };
-        assert!((0..1000).any(|_| is_refused(full)), "the kept room was used");
+        assert!(
+            (0..1000).any(|_| is_refused(full)),
+            "flushes used the room that is kept for FLUSHALL"
+        );
         assert_eq!(full.client.call(&["FLUSHALL"]), "+OK\r\n");
     });
 }
@@ -336,7 +341,7 @@ fn generator(seed: u64) -> Generator {
     Generator { names: COMMANDS.split(' ').collect(), keys, ..Generator::new(seed, 400) }
 }
 
-/// A command, or a transaction.
+/// A single command, or all commands of a transaction.
 fn random_requests(generator: &mut Generator) -> Vec<Vec<Vec<u8>>> {
     if generator.rng.usize(..8) > 0 {
         return vec![generator.command()];
@@ -351,7 +356,7 @@ fn random_requests(generator: &mut Generator) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn several_clients_fill_a_log_and_nobody_hangs() {
-    // The requests can be repeated by the seed, but not the order in which threads run.
+    // The seed repeats the requests, but not the order in which the threads run.
     let seed = seed();
     for policy in ["always", "everysec", "no"] {
         let mut full = Full::new(policy);
@@ -392,8 +397,8 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
     }
 }
 
-/// A flush alone need not be logged if the log already ends with an empty data set. In a
-/// transaction it is logged, and needs room like any other write.
+/// Outside a transaction, the server need not log a flush if the log already ends with an empty
+/// data set. In a transaction, the server logs each flush, which needs room like any other write.
 #[test]
 fn transactions_of_flushes_ask_for_room() {
     for policy in POLICIES {
@@ -419,8 +424,8 @@ fn transactions_of_flushes_ask_for_room() {
     }
 }
 
-/// A flush must remove the keys that were set while the log was off, although the log ended with a
-/// flush already.
+/// A flush must remove the keys that were set while the log was off, even if a flush was the last
+/// record before that.
 #[test]
 fn a_flush_counts_behind_a_log_that_was_off() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -465,7 +470,7 @@ fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     assert!(refused(client.call(&["SET", "k", "v"])));
     assert!(refused(client.call(&["PING"])));
     assert_eq!(client.call(&["DEL", &names[0]]), ":1\r\n");
-    // Whether a transaction is refused is decided only at `EXEC`.
+    // Only at `EXEC`, the server decides whether it refuses a transaction.
     client.call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     let mut other = full.server.connect();
     for (client, words) in

@@ -41,11 +41,11 @@ fn a_long_command_without_room_does_not_spin() {
             }
             size = now;
         }
-        assert_ne!(size, ":20000\r\n", "there was room for everything");
+        assert_ne!(size, ":20000\r\n", "the log had room for every key");
         let before = cpu_ms(&mut observer);
         pass(&mut observer, WATCHED_MS);
         let took = cpu_ms(&mut observer) - before;
-        assert!(took < WATCHED_MS / 10.0, "{took} ms of CPU time while nothing could be done");
+        assert!(took < WATCHED_MS / 10.0, "a server without work took {took} ms of CPU time");
 
         gate.open();
         // Opening the gate does not wake the server, but any turn of the server polls the log's
@@ -79,7 +79,7 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
         let mut clients: Vec<Client> = (0..5).map(|_| server.connect()).collect();
         for (number, client) in clients.iter_mut().enumerate() {
             client.send(&["APPEND", "k", &value]);
-            until("it does not wait", || parked(&mut observer) == number + 2);
+            until("a client does not wait for room", || parked(&mut observer) == number + 2);
         }
         gate.open();
         // Opening the gate does not wake the server, but any turn of the server polls the log's
@@ -107,8 +107,8 @@ fn more_than_can_be_counted_is_refused() {
     });
 }
 
-/// Under `always`, each write of several clients takes a block of the log, so small records fill
-/// the log although they have few bytes. A snapshot makes room in time.
+/// Under `always`, each batch takes at least a block of the log. So small records fill the log
+/// although they have few bytes. A snapshot makes room in time.
 #[test]
 fn a_log_full_of_small_records_gets_room() {
     serving("log-segment-size 1mb\nlog-size-max 4mb\nappendfsync always", |server| {

@@ -17,8 +17,8 @@ fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     }
 }
 
-/// Returns true if the pinned snapshot was not in the way. Panics if its pin was given up although
-/// it was not in the way.
+/// Returns true if the pinned snapshot was not in the way. Panics if the server gave up the pin
+/// although this snapshot was not in the way.
 fn stays_in_nobodys_way(back_end: &str) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let directives = "enable-debug-command yes\nauto-aof-rewrite-percentage 0\n\
@@ -28,7 +28,7 @@ fn stays_in_nobodys_way(back_end: &str) -> bool {
     let (mut client, mut reader) = (server.connect(), server.connect());
     assert_eq!(client.call(&["DEBUG", "POPULATE", "9000", "k", "1000"]), "+OK\r\n");
     assert!(client.call(&["BGREWRITEAOF"]).starts_with("+Background"));
-    until("no snapshot is written", || info(&mut client, "aof_rewrite_in_progress") == "0");
+    until("the rewrite does not end", || info(&mut client, "aof_rewrite_in_progress") == "0");
     assert!(reader.call(&["SLIMIO", "PIN"]).starts_with('$'));
 
     let value = "v".repeat(30_000);
@@ -39,7 +39,7 @@ fn stays_in_nobodys_way(back_end: &str) -> bool {
     assert_eq!(observer.call(&["BGSAVE"]), "+Background saving started\r\n");
     let before = info(&mut observer, "aof_rewrites");
     let saves = info(&mut observer, "snapshot_saves_complete");
-    until("the log does not ask for room", || {
+    until("no rewrite begins although the log fills", || {
         (0..20).for_each(|_| write());
         info(&mut observer, "aof_rewrites") != before
     });
@@ -47,7 +47,7 @@ fn stays_in_nobodys_way(back_end: &str) -> bool {
         server.stop();
         return false;
     }
-    assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: the pin was given up");
+    assert_eq!(reader.call(&["PING"]), "+PONG\r\n", "{back_end}: the server gave up the pin");
     server.stop();
     true
 }

@@ -8,11 +8,11 @@ use std::time::Instant;
 use crate::common::{BACK_ENDS, Client, patience, start};
 use crate::info;
 
-/// Number of keys that are set by requests sent together.
+/// Number of keys that the client sets at once.
 const KEYS_AT_ONCE: usize = 500;
 const KEYS: usize = 75 * KEYS_AT_ONCE;
 
-/// Sets some keys, so that commands are being served.
+/// Sets some keys, so that the server has commands to serve.
 fn set(client: &mut Client, first: usize, value: &str) {
     for n in first..first + KEYS_AT_ONCE {
         client.send(&["SET", &n.to_string(), value]);
@@ -23,8 +23,8 @@ fn set(client: &mut Client, first: usize, value: &str) {
 }
 
 /// If all cores are busy, every step of the snapshot thread waits for a core. If that thread always
-/// let others go first, the snapshot would never end. So another thread, which only has a higher
-/// nice value, must take over.
+/// let other threads go first, the snapshot would never end. So another thread, which only has a
+/// higher nice value, must take over.
 #[test]
 fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -50,13 +50,13 @@ fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
             // The loop usually takes some seconds.
             let deadline = Instant::now() + 2 * patience();
             let mut started = 0;
-            // If the clients hardly get a core either, the server may mistake this for a pause in
-            // the load, and take the snapshot without a limit.
+            // If the client hardly gets a core either, the server may mistake this for a pause in
+            // the load, and take the snapshot without a limit. Then the test takes another one.
             while info(&mut client, "snapshot_starved_turns") == "0" || started == 0 {
                 started += 1;
                 assert!(client.call(&["BGSAVE", "SCHEDULE"]).starts_with("+Background"));
                 while info(&mut client, "snapshot_saves_complete") != started.to_string() {
-                    assert!(Instant::now() < deadline, "it starves, in snapshot {started}");
+                    assert!(Instant::now() < deadline, "snapshot {started} does not end");
                     set(&mut client, 0, &value);
                 }
             }

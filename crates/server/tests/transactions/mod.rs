@@ -11,7 +11,7 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
         let volume = dir.path().join("volume");
         let Some(server) = start(back_end, &volume, "appendfsync always") else { continue };
         let mut client = server.connect();
-        // Each of these writes has a different result if it is applied twice.
+        // Each of these writes would have a different result if recovery applied it twice.
         let requests: [&[&str]; 5] = [
             &["APPEND", "text", "first"],
             &["INCR", "n"],
@@ -33,8 +33,8 @@ fn a_snapshot_does_not_begin_within_a_transaction() {
     }
 }
 
-/// A transaction turns the log off and on. Both must happen only after the transaction, because a
-/// transaction is logged as a whole or not at all.
+/// A transaction turns the log off and on. The server must do so only after the transaction,
+/// because it logs a transaction as a whole or not at all.
 #[test]
 fn a_transaction_is_logged_in_whole_where_the_log_is_turned_within() {
     for back_end in BACK_ENDS {
@@ -75,7 +75,7 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
         };
         let mut client = server.connect();
         assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "no"]), "+OK\r\n");
-        until("the log is off", || info(&mut client, "log_state") == "off");
+        until("the log was not turned off", || info(&mut client, "log_state") == "off");
         let value = "v".repeat(1 << 20);
         client.send(&["MULTI"]);
         client.send(&["CONFIG", "SET", "appendonly", "yes"]);
@@ -83,14 +83,14 @@ fn a_transaction_that_turns_the_log_on_needs_no_room_in_it() {
         client.send(&["EXEC"]);
         (0..18).for_each(|_| drop(client.read()));
         assert!(client.read().starts_with(b"*17\r\n+OK\r\n"));
-        until("the log is on", || info(&mut client, "log_state") == "on");
+        until("the log was not turned on", || info(&mut client, "log_state") == "on");
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         server.stop();
     }
 }
 
 /// If a key had expired before a client began to watch it, deleting the key must not abort the
-/// client's transaction, as in Redis.
+/// client's transaction. Redis does the same.
 #[test]
 fn a_key_that_had_expired_when_it_was_watched_may_go() {
     serving("enable-debug-command yes", |server| {
@@ -101,7 +101,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
         let runs = "*1\r\n+PONG\r\n";
         for (requests, expected) in [(&went[..], runs), (&came[..], "*-1\r\n")] {
             for request in requests {
-                // A request that touches an expired key deletes it.
+                // If `is_met`, a request touches the expired key before `WATCH`, and so deletes it.
                 for is_met in [false, true] {
                     assert_eq!(client.call(&["SET", "k", "v", "PX", "1"]), "+OK\r\n");
                     assert_eq!(client.call(&["DEBUG", "SLEEP", "0.003"]), "+OK\r\n");
@@ -121,7 +121,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
 }
 
 /// If the database of a watched key is swapped with another database, the swap counts as a change
-/// of the key.
+/// of the key, unless the key is alive in neither database.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];
@@ -166,14 +166,14 @@ fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     });
 }
 
-/// Keys that are no longer watched are removed in steps. Before a key is removed, it must not
-/// affect any client.
+/// If a client stops watching many keys, the server forgets the watched keys in steps. A key that
+/// is not forgotten yet must not affect any client.
 #[test]
 fn a_key_that_was_watched_before_it_expired_may_be_watched_again() {
     serving("appendonly no\nenable-debug-command yes", |server| {
         let mut watch: Vec<String> = (0..2000).map(|n| format!("key:{n}")).collect();
         watch.insert(0, "WATCH".into());
-        // This key is the last in sorted order, so it is removed last.
+        // This key is the last in sorted order, so the server forgets it last.
         watch.push("z".into());
         let watch: Vec<&[u8]> = watch.iter().map(String::as_bytes).collect();
         let requests: [&[&[u8]]; 9] = [
@@ -210,7 +210,7 @@ fn a_key_is_watched_in_the_database_that_is_selected() {
     });
 }
 
-/// Adds 10,000 members of 100 bytes.
+/// Adds 10,000 members of 100 bytes to a set.
 fn fill(client: &mut Client, key: &str) {
     let members: Vec<_> = (0..10_000).map(|n| format!("{n:0100}")).collect();
     for part in members.chunks(500) {
@@ -275,9 +275,9 @@ fn a_transaction_without_room_says_so() {
     });
 }
 
-/// The room that a transaction needs is weighed in the databases that it selects. If the log has no
-/// room for the elements that the transaction takes out of sets there, the whole transaction is
-/// refused.
+/// To know the room that a transaction needs, the server looks at the sets in the databases that
+/// the transaction selects. If the log has no room for the elements that the transaction takes out
+/// of these sets, the server refuses the whole transaction.
 #[test]
 fn a_transaction_is_weighed_in_the_databases_that_it_selects() {
     serving("log-segment-size 1mb\nlog-size-max 4mb", |server| {

@@ -1,5 +1,5 @@
 //! Commands whose replies need not wait for writes. Such a reply either shows only figures, which
-//! change with the data but show no write, or it leaves out what is not durable.
+//! change with the data but show no write, or it leaves out data that is not durable.
 //! `docs/durability.md` has the same table.
 
 /// Rows of the command table, and why their replies may leave at once.
@@ -15,19 +15,19 @@ pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
             "latency|latest",
             "latency|reset",
         ],
-        "figures: how long things took",
+        "figures of latency",
     ),
     (
         &["client|info", "client|list"],
-        "figures of connections; that a watched key was changed is shown when the change is durable",
+        "figures of connections; the change of a watched key is shown once the change is durable",
     ),
     (
         &["slowlog|get", "slowlog|len"],
-        "slow commands; one is left out until its effects, or what its reply depends on, are durable",
+        "slow commands; a command is left out until its effects and the data that it has read are durable",
     ),
     (
         &["bgsave", "bgrewriteaof", "lastsave", "save", "slimio|check", "slimio|pin"],
-        "the state of snapshots; a snapshot counts when the log is durable up to it",
+        "the state of snapshots; a snapshot counts once the log is durable up to the snapshot's LSN",
     ),
     (&["waitaof"], "how far the log is on stable media"),
     (&["time"], "the time of day"),
@@ -49,5 +49,5 @@ fn the_document_has_the_same_exemptions() {
     let heads = |line: &&str| line.starts_with("| command |");
     let table = text.lines().skip_while(|line| !heads(line)).skip(2);
     let found: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
-    assert_eq!(found, wanted, "docs/durability.md and the list say the same");
+    assert_eq!(found, wanted, "docs/durability.md must have the rows of the list");
 }

@@ -7,10 +7,10 @@
 //!  twin:        the same, without the change ─► its reply
 //! ```
 //!
-//! A reply that leaves while the change is held must equal the twin's reply byte by byte, because
-//! then it depends only on durable data. This rule does not apply to commands that show figures,
+//! A reply that leaves while the change is held must equal the twin's reply byte by byte. An equal
+//! reply depends only on durable data. This rule does not apply to commands that show figures,
 //! which `exempt.rs` lists. Their replies must not wait, and must not contain words that occur only
-//! in the change. Nothing here knows what a command does.
+//! in the change. No part of this test knows what a command does.
 
 use std::collections::BTreeMap;
 
@@ -25,17 +25,16 @@ use super::{read_text, send_all};
 use crate::common::{BACK_ENDS, Client, until};
 
 /// Number of requests per row and [`Way`], first for rows that work on the data set, then for
-/// others.
+/// the other rows.
 const DRAWS: [usize; 2] = [3, 1];
-/// If a command has not accepted any request, or if none of its replies has waited although one
-/// must, further requests are drawn. This is the limit of their number.
+/// Limit of the number of further requests of a row. The test draws them if the command has not
+/// accepted any request, or if none of its replies has waited although one must.
 const DRAWS_MAX: usize = 200;
-/// The table has at least this many rows. This is checked so that a table that has shrunk is
-/// noticed.
+/// The table must have at least this number of rows. Otherwise, the table has shrunk by mistake.
 const ROWS_MIN: usize = 130;
 
-/// Rows whose replies are drawn at random from a key, so a reply may differ from the twin's
-/// although nobody has changed the key.
+/// Rows whose replies show random elements of a key. Such a reply may differ from the twin's reply
+/// although no client has changed the key.
 const RANDOM: [&str; 3] = ["hrandfield", "spop", "srandmember"];
 
 /// Placeholder for a word that occurs only in the change.
@@ -49,7 +48,7 @@ const EXPIRE: &str = "keys expire";
 /// Length of a moment, in milliseconds.
 const MOMENT_MS: i64 = 10;
 
-/// The requests of the writer and the other steps of a change.
+/// The steps of a change: the writer's requests, [`PASS`] and [`EXPIRE`].
 type Change = &'static [&'static str];
 
 const CHANGES: &[Change] = &[
@@ -87,7 +86,7 @@ const CHANGES: &[Change] = &[
     &["PEXPIRE str 5", "PEXPIRE hash 5", PASS],
     &["PEXPIRE str 5", PASS, "EXISTS str gone"],
     &["PEXPIRE str 5", "DEBUG SET-ACTIVE-EXPIRE 1", PASS, EXPIRE],
-    // All keys that may be evicted are evicted.
+    // The server evicts all keys that it may evict.
     &[
         "CONFIG SET maxmemory-policy allkeys-random maxmemory 1",
         "PING",
@@ -125,7 +124,7 @@ struct Case<'a> {
     protocol: &'static str,
 }
 
-/// What has been seen of a row.
+/// The results of a row's requests so far.
 #[derive(Debug, Default)]
 struct Seen {
     ways: BTreeMap<Way, usize>,
@@ -135,7 +134,7 @@ struct Seen {
     has_waited: bool,
 }
 
-/// A server whose log is held, and its twin.
+/// A server whose log is held, and its twin, which gets no changes.
 struct Pair {
     held: World,
     twin: World,
@@ -157,10 +156,10 @@ fn no_row_of_the_command_table_shows_what_is_not_durable() {
     }
 }
 
-/// Sends requests of every row in every way, with changes in turn.
+/// Sends requests of every row in every [`Way`]. Each time, one of the changes is held.
 fn walk(pair: &mut Pair, rng: &mut Rng) {
     let rows = rows::all(&mut pair.twin.observer);
-    assert!(rows.len() >= ROWS_MIN, "there are {} rows", rows.len());
+    assert!(rows.len() >= ROWS_MIN, "the table has only {} rows", rows.len());
     let mut changes = CHANGES.iter().cycle();
     let mut next = rng.usize(..CHANGES.len());
     for row in &rows {
@@ -181,11 +180,7 @@ fn walk(pair: &mut Pair, rng: &mut Rng) {
             let &change = changes.nth(rng.usize(..CHANGES.len())).unwrap();
             pair.check(&Case::draw(row, Way::Alone, change, rng), &mut seen);
         }
-        assert!(
-            is_enough(&seen),
-            "{}: the requests that were drawn test too little: {seen:?}",
-            row.name
-        );
+        assert!(is_enough(&seen), "{}: the random requests test too little: {seen:?}", row.name);
         assert_eq!(seen.ways.len(), WAYS.len(), "{}: {seen:?}", row.name);
     }
 }
@@ -199,7 +194,7 @@ fn depends_on_keys(row: &Row) -> bool {
 }
 
 /// Whether a reply must leave although the log is held. The reply must leave if it shows no key and
-/// does not wait for a snapshot.
+/// its command waits neither for a snapshot nor for the log.
 fn must_not_wait(case: &Case<'_>) -> bool {
     let waits = ["debug|populate", "save", "slimio|pin", "waitaof"];
     let name = case.row.name.as_str();
@@ -224,7 +219,7 @@ impl<'a> Case<'a> {
         [&["WATCH"], &self.watched[..]].concat()
     }
 
-    /// What is sent while the change is held.
+    /// The requests that the reader sends while the change is held.
     fn requests(&self) -> Vec<Vec<&str>> {
         let request: Vec<&str> = self.request.iter().map(String::as_str).collect();
         match self.way {
@@ -259,7 +254,7 @@ impl Pair {
         Some(Self { held, twin, writer, setup, cases: 0 })
     }
 
-    /// Resets the data sets of both servers to what they are at the beginning of a case.
+    /// Resets both servers to the data set with which each case begins.
     fn reset(&mut self) {
         let lines = [
             "CLIENT UNPAUSE",
@@ -298,7 +293,8 @@ impl Pair {
         self.twin.pass_ms(ms);
     }
 
-    /// Connections to both servers, with the same id, in the case's database and protocol.
+    /// Connects to both servers, in the case's database and protocol. Returns the connections and
+    /// the id that they have in common.
     fn readers(&self, case: &Case<'_>) -> ([Client; 2], String) {
         let mut requests = vec![vec!["HELLO", case.protocol], vec!["SELECT", case.db]];
         if case.way == Way::WatchedBefore {
@@ -378,7 +374,7 @@ impl Pair {
         }
         assert!(
             left.len() == twins.len() || !must_not_wait(case),
-            "{}: a reply that shows no key waits",
+            "{}: a reply waits although it shows no key",
             case.tell()
         );
 
@@ -404,8 +400,8 @@ impl Pair {
             // The reply may be anything that does not come from the change.
             true
         } else {
-            // The first line shows whether the transaction has run. This is not a figure, so the
-            // first lines of both replies must be equal.
+            // The first lines of both replies must be equal, because the first line is not a
+            // figure: it shows whether the transaction has run.
             shown.lines().next() == expected.lines().next()
         };
         assert!(

@@ -75,9 +75,9 @@ fn under_always_nobody_reads_what_is_not_durable() {
             readers.push(reader);
         }
         assert_eq!(world.observer.call(&["GET", "untouched"]), "$1\r\ny\r\n");
-        assert!(writer.is_silent(), "an undurable write was acknowledged");
+        assert!(writer.is_silent(), "a write was acknowledged before it was durable");
         for (reader, (request, _)) in readers.iter_mut().zip(&requests) {
-            assert!(reader.is_silent(), "{request:?} was answered from what is not durable");
+            assert!(reader.is_silent(), "the reply to {request:?} shows undurable data");
         }
 
         world.open();
@@ -89,8 +89,8 @@ fn under_always_nobody_reads_what_is_not_durable() {
     });
 }
 
-/// In its first step, a command that runs in steps notes what it reads. The reply leaves only some
-/// steps later.
+/// A command that runs in steps notes in its first step which writes its reply must wait for. The
+/// reply leaves only some steps later.
 #[test]
 fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
     const COUNT: usize = 10_000;
@@ -125,7 +125,7 @@ fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
             reader
         });
         for (reader, request) in readers.iter_mut().zip(requests) {
-            assert!(reader.is_silent(), "{request:?} was answered from what is not durable");
+            assert!(reader.is_silent(), "the reply to {request:?} shows undurable data");
         }
 
         world.open();
@@ -155,7 +155,7 @@ fn a_refusal_waits_for_the_key_of_another_database() {
             reader
         });
         for reader in &mut readers {
-            assert!(reader.is_silent(), "it was refused because of what is not durable");
+            assert!(reader.is_silent(), "a refusal shows a key that is not durable");
         }
         world.open();
         for reader in &mut readers {
@@ -222,7 +222,7 @@ fn what_was_written_before_always_is_not_read_before_it_is_durable() {
         let mut reader = world.connect("reader");
         reader.send(&["GET", "key"]);
         world.wait_until_run("reader", "get");
-        assert!(reader.is_silent(), "it was answered from what is not durable");
+        assert!(reader.is_silent(), "the reply to GET shows data that is not durable");
 
         world.open();
         assert_eq!(read_text(&mut reader), "$5\r\nvalue\r\n");
@@ -250,8 +250,8 @@ fn debug_object_waits_for_its_key() {
             (reader, plain)
         });
         for (reader, plain) in &mut readers {
-            assert!(reader.is_silent(), "EXEC showed what is not durable");
-            assert!(plain.is_silent(), "DEBUG OBJECT showed what is not durable");
+            assert!(reader.is_silent(), "EXEC showed data that is not durable");
+            assert!(plain.is_silent(), "DEBUG OBJECT showed data that is not durable");
         }
         let untouched = world.observer.call(&["DEBUG", "OBJECT", "untouched"]);
         assert!(untouched.contains("encoding:"), "{untouched}");
@@ -286,9 +286,9 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
         assert!(log.contains("durable-value"), "{log}");
         assert!(!log.contains("secret"), "{log}");
-        // `SLOWLOG GET` itself is in the slow log when `SLOWLOG LEN` counts.
+        // `SLOWLOG GET` itself is in the slow log when `SLOWLOG LEN` counts the entries.
         let len = count(&world.observer.call(&["SLOWLOG", "LEN"]));
-        assert_eq!(len, listed(&log) + 1, "the length counts what is shown");
+        assert_eq!(len, listed(&log) + 1, "SLOWLOG LEN must count the shown entries");
 
         world.open();
         for reader in &mut readers {
@@ -296,7 +296,7 @@ fn the_slow_log_leaves_out_what_is_not_durable() {
         }
         let log = world.observer.call(&["SLOWLOG", "GET", "-1"]);
         for secret in ["secret-alone", "secret-transaction", "secret-refused"] {
-            assert!(log.contains(secret), "{secret} is durable: {log}");
+            assert!(log.contains(secret), "{secret} is durable, but left out: {log}");
         }
     });
 }
@@ -316,7 +316,7 @@ fn figures_do_not_wait_for_the_log() {
             let reply = world.observer.call(&["EXEC"]);
             assert!(reply.starts_with("*1\r\n"), "{request:?}: {reply}");
         }
-        assert!(writer.is_silent(), "an undurable write was acknowledged");
+        assert!(writer.is_silent(), "a write was acknowledged before it was durable");
         world.open();
     });
 }

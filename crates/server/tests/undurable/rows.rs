@@ -44,8 +44,8 @@ impl Row {
     }
 }
 
-/// All rows. Subcommands replace their container command, except that `COMMAND` stays as well. The
-/// words that follow `DEBUG` count as subcommands.
+/// All rows. Subcommands replace their container command, except that `COMMAND` itself stays, too.
+/// The words that follow `DEBUG` count as subcommands.
 pub(crate) fn all(client: &mut Client) -> Vec<Row> {
     let mut rows = Vec::new();
     for described in ask(client, &["COMMAND"]).list() {
@@ -131,7 +131,7 @@ fn parse(bytes: &str) -> (Value, &str) {
             }
             Value::List(list)
         }
-        other => panic!("the table has no reply of kind {other}"),
+        other => panic!("the reply has the unexpected kind {other}"),
     };
     (value, rest)
 }

@@ -40,14 +40,14 @@ const WORDS: [&str; 26] = [
     "new",
 ];
 
-/// Stands for a key in a line.
+/// The word that stands for a random key in a line.
 const KEY: &str = "KEY";
 
 /// Argument lines for rows for which random words would rarely be valid, or would do harm. Each
 /// entry has the name of the row, whether only these lines may follow the name, and the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
-    // With other times, the test would wait.
+    // With other timeouts, the test would wait for long.
     ("blmove", true, &["list new LEFT RIGHT 0.01", "KEY KEY LEFT LEFT 0.01", "KEY list LEFT X 0"]),
     ("blmpop", true, &["0.01 1 list LEFT", "0.01 2 KEY KEY RIGHT COUNT 2", "0.01 0 KEY LEFT"]),
     ("blpop", true, &["list 0.01", "new list 0.01", "KEY KEY 0.01", "KEY -1"]),
@@ -57,7 +57,7 @@ const LINES: &[(&str, bool, &[&str])] = &[
     ("client|list", true, &["", "TYPE normal", "ID 1 2 3"]),
     ("client|no-evict", true, &["on", "off"]),
     ("client|no-touch", true, &["on", "off"]),
-    // With other arguments, the server would serve nobody for a while, including the test.
+    // With other arguments, the server would not serve the test for a while.
     ("client|pause", true, &["0", "0 WRITE"]),
     // With other arguments, there is no reply.
     ("client|reply", true, &["ON"]),
@@ -147,7 +147,7 @@ pub(crate) fn draw(row: &Row, rng: &mut Rng) -> Vec<String> {
     request
 }
 
-/// Whether a reply says that its command does not take such a request.
+/// Whether a reply is an error that says that the request is not valid.
 pub(crate) fn is_improper(reply: &[u8]) -> bool {
     let reply = String::from_utf8_lossy(reply);
     let signs =

@@ -1,4 +1,5 @@
-//! A server under `always` whose log can be held back, and an observer that sees what it has run.
+//! A server under `always` whose log can be held back, and an observer, which sees the commands
+//! that the server has run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,23 +11,23 @@ use slimio_testing::held::Gate;
 
 use crate::common::{Client, Running, config, launch_at, until};
 
-/// What the clock shows until a test moves it, in milliseconds since 1970.
+/// The time on the server's clock until a test moves the clock, in milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// Directives that all of these servers get.
+/// Directives that the server of each [`World`] gets.
 const BASE: &str = "appendfsync always\nenable-debug-command local\n";
 
 pub(crate) struct World {
     server: Running,
     gate: Gate,
     clock: Arc<AtomicI64>,
-    /// A client that never writes, and asks only for figures, so that it is always answered.
+    /// A client whose requests depend on no held write, so that it always gets its replies.
     pub(crate) observer: Client,
 }
 
 impl World {
-    /// Starts a server that commits every write at once, with these further directives. If the
-    /// kernel refuses the back end, prints a message and returns `None`.
+    /// Starts a server with [`BASE`] and these further directives. If the kernel refuses the back
+    /// end, prints a message and returns `None`.
     pub(crate) fn start(back_end: &str, volume: &Path, directives: &str) -> Option<Self> {
         if back_end == "uring"
             && let Err(refused) = slimio_ring::probe()
@@ -92,17 +93,17 @@ impl World {
     }
 
     /// Like [`wait_until_run`](Self::wait_until_run), for the client whose line of `CLIENT LIST`
-    /// has `mark`. Also returns if there is no such client. `what` is for the message.
+    /// has `mark`. Also returns if there is no such client. `what` is the request, for the message.
     pub(crate) fn wait_for_command(&mut self, mark: &str, command: &str, what: &str) {
         let command = format!(" cmd={command} ");
-        until(&format!("it was not run: {what}"), || {
+        until(&format!("the command has not run: {what}"), || {
             self.client_line(mark).is_none_or(|line| line.contains(&command))
         });
         self.settle();
     }
 
     pub(crate) fn wait_for_name(&mut self, name: &str) {
-        until(&format!("{name} is not there"), || {
+        until(&format!("no client has the name {name}"), || {
             self.client_line(&format!(" name={name} ")).is_some()
         });
     }

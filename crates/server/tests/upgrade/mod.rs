@@ -1,4 +1,4 @@
-//! Tests that the server can serve and write a volume that was written by an earlier version.
+//! Tests that the server can serve and change a volume that an earlier version has written.
 //!
 //! The fixture is a real volume in files. Its server was killed when the volume had strings, hashes
 //! and sets of every encoding. These values are in a WAL-snapshot that needs some of the log, in an
@@ -26,7 +26,7 @@ const FIXTURE: &[u8] = include_bytes!("../fixtures/volume-v5.bin");
 const FILES: [&str; 6] = ["super", "wal", "snapshot-a", "snapshot-b", "snapshot-c", "buffers"];
 const PIECE_SIZE: usize = 64 << 10;
 
-/// What `DEBUG DIGEST` replied on the fixture's server before it was killed.
+/// The reply to `DEBUG DIGEST` just before the fixture's server was killed.
 const DIGEST: &str = "+9999d06c9b71b45e3478fad148fa06b3c406c192\r\n";
 /// Number of keys that the fixture's server had.
 const KEYS: usize = 17;
@@ -80,7 +80,11 @@ fn a_volume_of_format_5_with_sets_is_served_and_goes_on() {
     let loaded = load_volume(&mut storage, RootChoice::InForce, &mut |_, _| {}).unwrap();
     assert_eq!(key_count(&loaded), KEYS);
     drop(storage);
-    assert_eq!(found(&volume).version(), layout::FORMAT_VERSION_FUZZY, "reading changes nothing");
+    assert_eq!(
+        found(&volume).version(),
+        layout::FORMAT_VERSION_FUZZY,
+        "reading must not change the format"
+    );
 
     let mut expected = DIGEST.to_owned();
     for life in ["1", "2", "3"] {

@@ -16,7 +16,7 @@ fn send_behind_a_wait(client: &mut Client, requests: &[&[&str]], observer: &mut 
     let behind: usize = requests.iter().map(|request| encoded(request).len()).sum();
     send_all(client, &[&[&FOR_EVER[..]], requests].concat());
     let (start, behind) = (format!("id={id} "), format!(" qbuf={behind} "));
-    until("the server does not have them", || {
+    until("the requests have not arrived", || {
         let list = observer.call(&["CLIENT", "LIST"]);
         list.lines().any(|line| line.starts_with(&start) && line.contains(&behind))
     });
@@ -121,9 +121,9 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
     });
 }
 
-/// A client waits in the first of `requests`, and has sent more input after that request than the
-/// limit allows. Then `end` lets the client continue. When the client has read its replies, the
-/// server must close the connection.
+/// After `begin`, a client waits in the first of `requests`, and has sent more input after that
+/// request than the limit allows. Then `end` lets the client continue. When the client has read its
+/// replies, the server must close the connection.
 fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
     held("client-query-buffer-limit 1mb", |world| {
         let mut other = world.connect("other");
@@ -134,22 +134,22 @@ fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
         other.send(&["APPEND", "held", "v"]);
         world.wait_until_run("other", "append");
         let mut client = world.connect_unnamed();
-        // These are more replies than the socket's buffers hold, so the client stays until it has
-        // read them.
+        // The replies are longer than what the socket's buffers hold, so the client stays connected
+        // until it has read the replies.
         client.send_bytes(&encoded(&["GET", "v"]).repeat(400));
         client.send_bytes(requests);
         client.send_bytes(&b"PING\r\n".repeat(200_000));
-        until("the limit has no effect", || {
+        until("the limit of the query buffer has no effect", || {
             info(&mut world.observer, "client_query_buffer_limit_disconnections") == "1"
         });
         assert_eq!(world.observer.call(end), "+OK\r\n");
         world.open();
         assert_eq!(other.read(), b":1\r\n");
-        until("the snapshot is not over", || {
+        until("the snapshot does not end", || {
             info(&mut world.observer, "rdb_bgsave_in_progress") == "0"
         });
         client.try_read_to_end();
-        until("it stays connected", || info(&mut world.observer, "connected_clients") == "2");
+        until("no connection closes", || info(&mut world.observer, "connected_clients") == "2");
         assert_eq!(world.observer.call(&["EXISTS", "k"]), ":0\r\n");
     });
 }
@@ -170,7 +170,7 @@ fn who_is_to_be_closed_in_a_pause_is_closed_when_that_is_over() {
 #[test]
 fn who_is_to_be_closed_in_a_long_command_is_closed_when_that_is_over() {
     let nothing = ["CLIENT", "SETNAME", "observer"];
-    // There are several requests, so that everything after them has arrived before the last of them
+    // There are several requests, so that all later requests have arrived before the last `KEYS`
     // has ended.
     let requests = b"KEYS nothing\r\n".repeat(50);
     check_stays_closing(&requests, &["DEBUG", "POPULATE", "50000"], &nothing);
@@ -222,7 +222,7 @@ fn who_pins_waits_for_one_snapshot() {
 }
 
 /// Large values that arrive one after the other must never be in the query buffer together.
-/// Otherwise they would exceed its limit.
+/// Otherwise, they would exceed the buffer's limit.
 #[test]
 fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
     serving("client-query-buffer-limit 1mb", |server| {
@@ -254,10 +254,10 @@ fn nobody_waits_within_a_transaction() {
     });
 }
 
-/// Sends requests that wait for the end of a pause for writes.
+/// Sends requests that wait for the end of a pause for writes. Then `count` clients wait.
 fn postpone(client: &mut Client, requests: &[&[&str]], observer: &mut Client, count: &str) {
     send_all(client, requests);
-    until("it does not wait", || info(observer, "blocked_clients") == count);
+    until("the client does not wait", || info(observer, "blocked_clients") == count);
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn what_was_postponed_behind_an_end_does_not_run() {
         two.send(&["SET", "k", "v"]);
         server.ended().unwrap();
         let server = start(back_end, &volume, "").unwrap();
-        assert_eq!(server.connect().call(&["EXISTS", "k"]), ":0\r\n", "it ran after the shutdown");
+        assert_eq!(server.connect().call(&["EXISTS", "k"]), ":0\r\n", "SET ran after the shutdown");
         server.stop();
     }
 }
