@@ -1,20 +1,21 @@
-//! Times durable appends to a log file on each rung. *stock* appends as a program does. Two rungs
-//! append after the log's blocks were allocated or filled with zeros. *file* goes the short way by
-//! a library call. *direct overwrite* is the lower bound: a single system call per append, which
-//! overwrites zeros durably. If `slimio shortcut run` has started this program, two rungs go the
-//! short way by the program's own calls: *preload*, and *preload, from empty* for a log that is
-//! filled with zeros meanwhile.
+//! Times durable appends to a log file on each *rung*, which is a way to append. *stock* appends as
+//! a program does. *fallocate only* and *zeroed, buffered* append after the log's blocks were
+//! allocated or filled with zeros. *file* goes the short way by a library call. *direct overwrite*
+//! is the lower bound: a single system call per append, which overwrites zeros durably. If
+//! `slimio shortcut run` has started this program, two more rungs go the short way by the program's
+//! own calls: *preload*, and *preload, from empty*, during which the keeper fills the log with
+//! zeros.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
 //! ```
 //!
 //! The rungs take turns in each round; the table has medians over the rounds. The differences are
-//! largest in a folder on XFS, or on ext4 with a journal. Given the folder of the kernel's tracing
-//! (`/sys/kernel/tracing`, needs root), the program also counts the kernel's functions that one
-//! append calls. A second table is for several threads that append to one file. The last line says
-//! how long a call on a file that is no log takes.
-#![expect(clippy::print_stdout, reason = "it prints a table")]
+//! largest in a folder on XFS, or on ext4 with a journal. If `TRACING` is the folder of the
+//! kernel's tracing (`/sys/kernel/tracing`, needs root), the program also counts the kernel's
+//! functions that one append calls. A second table is for several threads that append to one file.
+//! The last line says how much longer a call on a file that is no log takes.
+#![expect(clippy::print_stdout, reason = "the program prints tables")]
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -29,14 +30,14 @@ use rustix::io::ReadWriteFlags;
 use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
-/// Bytes that each log has before anything is measured. The keeper adds as many zeros ahead, and no
-/// more until half of them are used.
+/// Number of bytes in each log before the measurement. The keeper adds the same number of zeros
+/// ahead, and no more until half of these zeros are used.
 const BEFORE: usize = 8 << 20;
-/// Durable appends in each round, and while functions are counted.
+/// Numbers of durable appends in each round, and while the kernel's functions are counted.
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
-/// The names of the rungs. `slimio shortcut run` is told to take `*/preload.log`.
+/// The names of the rungs. `slimio shortcut run` must have the pattern `*/preload.log`.
 const RUNGS: [&str; 7] = [
     "stock",
     "fallocate only",
@@ -134,7 +135,7 @@ fn appended<T>(
     let bytes = vec![1; size];
     let measured = if rung == FILE {
         let log = LogFile::new(file, Stage::private()?);
-        log.take().map_err(|why| format!("not taken: {why:?}"))?;
+        log.take().map_err(|why| format!("the log was not taken: {why:?}"))?;
         let measured = measure(&mut || {
             (0..writes).try_for_each(|_| {
                 if log.append(&bytes)? == Written::TellKeeper {
@@ -167,7 +168,7 @@ fn appended<T>(
         measured
     };
     fs::remove_file(path)?;
-    // The kernel may still have something of this file to write. It must not do so during the next
+    // The kernel may still have to write data of this file, but must not write it during the next
     // measurement.
     std::thread::sleep(Duration::from_millis(20));
     Ok(measured)
@@ -189,8 +190,8 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
-        // The keeper fills the log with zeros ahead. The logs of the rungs above are filled before
-        // the measurement, too.
+        // Meanwhile, the keeper fills the log with zeros ahead. The logs of the two rungs above are
+        // filled before the measurement, too.
         PRELOAD => std::thread::sleep(Duration::from_millis(300)),
         _ => {}
     }
@@ -282,7 +283,7 @@ fn print_other_call(rounds: usize) -> Result<()> {
         differences.push(difference * 1e9 / f64::from(CALLS));
     }
     println!();
-    println!("a call that has nothing to do with a log: {:.1} ns more", median(differences));
+    println!("a call on a file that is no log: {:.1} ns more", median(differences));
     Ok(())
 }
 

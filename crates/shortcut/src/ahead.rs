@@ -1,4 +1,5 @@
-//! The keeper's work for a log file. Above all, the keeper fills the file with zeros ahead.
+//! The keeper's work for a log file. Above all, the keeper adds zeros ahead of
+//! the log's end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -22,20 +23,20 @@ const AHEAD_SHARE: u64 = 8;
 /// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So the program
 /// adds at most this number of zeros at once.
 const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
-/// Blocks of zeros that are written at once.
+/// Number of blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 64;
 
 impl<F: AsFd> LogFile<F> {
     /// One step of the keeper's work for the log: fills the file with zeros ahead, and writes
-    /// staged bytes if the stage fills up. Returns whether there is more to do. Each step takes as
-    /// long as a write of 256 KiB.
+    /// staged bytes if the stage fills up. Returns whether more work is left. Each step takes about
+    /// as long as a write of 256 KiB.
     ///
-    /// `looks_again` says that the keeper will look at the log again by itself. If it is false, the
-    /// process that appends next notifies the keeper.
+    /// If `looks_again` is true, the keeper will look at the log again by itself. If it is false,
+    /// the process that appends next notifies the keeper.
     ///
     /// # Errors
-    /// If a write or flush fails. It is no error here if the file can't be made longer, because the
-    /// next append reports that.
+    /// If a write of staged bytes or a flush fails. If the zeros can't be written, this call does
+    /// not fail, because the next append reports that.
     pub fn keep_up(&self, looks_again: bool) -> io::Result<bool> {
         let mut writing = self.stage.writing()?;
         let is_filling = {
@@ -65,15 +66,15 @@ impl<F: AsFd> LogFile<F> {
             return Ok(true);
         }
         drop(writing);
-        // The new length is made durable here. Otherwise the program's next sync would have to do
-        // it, and the program would wait for it.
+        // Makes the file's new length durable. Otherwise, the program's next sync would have to do
+        // so, and the program would wait.
         rustix::fs::fdatasync(&self.file).map_err(|error| self.failed(error))?;
         Ok(false)
     }
 
-    /// Makes everything that was appended durable. Returns whether the log is at rest: nothing was
-    /// written since the staged bytes ended at `staged_to`. If the log is at rest, the process that
-    /// appends next notifies the keeper. If not, the keeper looks at the log again by itself.
+    /// Makes all appended bytes durable. Returns whether the log is at rest, that is, whether the
+    /// staged bytes still end at `staged_to`. If the log is at rest, the process that appends next
+    /// notifies the keeper. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
     /// If a write or flush fails. All later calls then fail too.
@@ -98,7 +99,7 @@ impl<F: AsFd> LogFile<F> {
         let zeroed = self
             .write_zeros(start, ahead, is_append)
             .map(|()| ahead)
-            // There may be room for just the needed zeros.
+            // The file system may have room for just the needed zeros.
             .or_else(|_| self.write_zeros(start, needed, is_append).map(|()| needed))?;
         staged.set_zeroed(zeroed);
         if let Err(error) = rustix::fs::fdatasync(&self.file) {
@@ -127,7 +128,7 @@ pub(crate) fn ahead(length: u64) -> u64 {
     whole.max(length / AHEAD_SHARE).clamp(AHEAD_MIN, AHEAD_MAX).next_multiple_of(BLOCK)
 }
 
-/// The end of the block in which the staged bytes would end if there were `more` of them.
+/// The end of the block in which the staged bytes would end if `more` bytes were added.
 pub(crate) fn end_of_block(staged: &Staged<'_>, more: u64) -> u64 {
     staged.staged_to().saturating_add(more).next_multiple_of(BLOCK)
 }

@@ -1,8 +1,8 @@
-//! Which files have changes that only the kernel can make durable.
+//! The files that have changes that only the kernel can make durable.
 //!
 //! Several processes may overwrite a file. A write that goes the short way is durable when it
-//! returns. Any other change of the file leaves a *debt*. While a file has a debt, a sync of the
-//! file has to call the kernel, in any process. So the debts are in memory that all these processes
+//! returns. Any other change of the file leaves a *debt*. While a file has a debt, each process
+//! that syncs the file has to call the kernel. So the debts are in memory that all these processes
 //! share.
 //!
 //! Two numbers say whether a file has a debt. `changed` is raised at the beginning and at the end
@@ -21,7 +21,7 @@
 //! | 0 | the file's hash, or zero |
 //! | 1 | `changed`: lower half: changes that have begun; upper half: changes that have ended |
 //! | 2 | `synced` |
-//! | 3 | how often the file's blocks may have moved; after each time, they are looked up again |
+//! | 3 | how often the file's blocks may have moved; then the blocks are looked up again |
 //! | 4 | writes that went the short way and failed |
 //! | 5 | bits: 1, the debt stays for good; 2, the keeper has been told of the file |
 //! | 6 | writes that went the short way |
@@ -36,10 +36,10 @@ use slimio_planted::is_planted;
 
 use crate::Identity;
 
-/// Files that can have an entry of their own.
+/// Number of entries. Each but entry 0 is the entry of one file.
 const ENTRIES: u64 = 4096;
 const NUMBERS: u64 = 8;
-/// The entry of a file is among this many entries, beginning at the place that the hash gives.
+/// The entry of a file is among this number of entries, from the place that the hash gives.
 const FAR: u64 = 64;
 /// `changed` is raised by `BEGUN` when a change begins, and by `ENDED` when the change ends.
 const BEGUN: u64 = 1;
@@ -73,15 +73,15 @@ pub struct Debt<'a> {
 impl Debts {
     const COUNT: usize = (ENTRIES * NUMBERS) as usize;
 
-    /// Makes the table in a file that nobody uses yet.
+    /// Makes the table in a file that no process uses yet.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is no room for the table.
     pub fn create(file: &File) -> io::Result<Self> {
         Ok(Self { numbers: SharedCounters::create(file, Self::COUNT)? })
     }
 
-    /// The table that another process has made in this file.
+    /// Opens the table that another process has made in this file.
     ///
     /// # Errors
     /// If the file has no table, or can't be mapped.
@@ -108,7 +108,7 @@ impl Debts {
         self.entry(0)
     }
 
-    /// The debt of a file that has an entry; `None` if it has none.
+    /// The debt of a file, or `None` if the file has no entry.
     pub fn known(&self, file: Identity) -> Option<Debt<'_>> {
         let hash = hash(file);
         let entries = places(hash).map(|place| self.entry(place));
@@ -145,7 +145,7 @@ impl Debt<'_> {
     }
 
     /// Notes the beginning of a change that only the kernel can make durable. [`end`](Self::end)
-    /// notes its end.
+    /// notes the end of the change.
     pub fn begin(&self) {
         self.change(BEGUN);
     }
@@ -170,7 +170,7 @@ impl Debt<'_> {
         result
     }
 
-    /// From now on, the debt stays, so every sync calls the kernel.
+    /// Makes the debt stay for good, so that every sync calls the kernel.
     pub fn owe_for_good(&self) {
         self.entry[5].fetch_or(STAYS, Ordering::SeqCst);
     }
@@ -184,7 +184,7 @@ impl Debt<'_> {
         synced != changed || is_under_way || self.entry[5].load(Ordering::SeqCst) & STAYS != 0
     }
 
-    /// Makes the kernel sync the file, which pays the debt.
+    /// Runs `sync`, by which the kernel syncs the file. If `sync` succeeds, the debt is paid.
     ///
     /// # Errors
     /// The error of `sync`. The debt then stays.
@@ -267,7 +267,7 @@ mod tests {
         debt.around(|| assert!(debt.is_owed()));
         assert!(debt.is_owed());
         assert_eq!(debt.pay(|| Err(5)), Err(5));
-        assert!(debt.is_owed(), "the sync has failed");
+        assert!(debt.is_owed(), "a failed sync must not pay the debt");
         debt.pay(|| Ok::<_, ()>(())).unwrap();
         assert!(!debt.is_owed());
         // A change during the sync may have come too late for that sync.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     /// A process is killed in the middle of a change. The kernel may finish the change after the
-    /// last sync, and nobody notes that.
+    /// last sync, and no process notes that.
     #[test]
     fn a_change_by_a_killed_process_stays_owed() {
         let debts = Debts::create(&memory()).unwrap();

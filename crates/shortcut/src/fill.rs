@@ -10,7 +10,7 @@ use slimio_device::{Buffer, Extents, LBA_SIZE, WriteLease};
 use slimio_planted::is_planted;
 
 const ZEROS_LBAS: usize = 256;
-/// At most this many bytes are filled, because the program waits meanwhile.
+/// Largest number of bytes to fill, because the program waits meanwhile.
 const FILLED_MAX: u64 = 1 << 30;
 
 /// Writes zeros to the blocks of a file that are allocated but were never written, so that an
@@ -19,11 +19,11 @@ const FILLED_MAX: u64 = 1 << 30;
 /// because another process might write to these blocks meanwhile.
 ///
 /// # Errors
-/// If the file can't be examined or written. Its content is still the same.
+/// If the file can't be examined or written. The file's content is still the same then.
 pub(crate) fn fill(file: &File) -> io::Result<u64> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     if flags.contains(OFlags::APPEND) {
-        // With `O_APPEND`, the offset of a write would be ignored.
+        // With `O_APPEND`, the kernel would ignore the offset of a write.
         return Ok(0);
     }
     let lease = WriteLease::take(file)?;
@@ -93,11 +93,11 @@ mod tests {
             assert_eq!(fill(&file).unwrap(), 0);
             assert!(Probe::of(&path).unwrap().space.unwrap().unwritten > 0);
             drop(file);
-            assert_eq!(fill(&other).unwrap(), 0, "its writes append");
+            assert_eq!(fill(&other).unwrap(), 0, "a file whose writes append must not be filled");
             drop(other);
             let file = open(false);
-            // A process that another test starts has the closed files, too, from its fork to its
-            // exec.
+            // A process that another test starts has the closed files open, too, from its fork to
+            // its exec. So the test tries again.
             let begin = Instant::now();
             let filled = loop {
                 let filled = fill(&file).unwrap();
@@ -107,7 +107,7 @@ mod tests {
             };
             assert!(filled >= SIZE - 3 * LBA_SIZE as u64, "{filled}");
             assert_eq!(Probe::of(&path).unwrap().space.unwrap().written, SIZE);
-            assert_eq!(fill(&file).unwrap(), 0, "no block is unwritten");
+            assert_eq!(fill(&file).unwrap(), 0, "no unwritten block must be left");
             let seen = std::fs::read(&path).unwrap();
             assert!(seen.starts_with(b"at the start"));
             assert!(seen[SIZE as usize / 2..].starts_with(b"in the middle"));

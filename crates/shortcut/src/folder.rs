@@ -2,8 +2,8 @@
 //! keeper, until the machine stops.
 //!
 //! A process that uses a stage has the stage's file locked (`F_SETLK`; a forked child does not
-//! inherit this lock). A stage that nobody has locked is left over, and the next keeper mends its
-//! log.
+//! inherit this lock). A stage that no process has locked is left over, and the next keeper mends
+//! the stage's log.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -20,7 +20,7 @@ use crate::{Identity, Mended, Stage, Totals, ending, tables};
 
 const NAME: &str = "slimio-shortcut";
 const SUFFIX: &str = "stage";
-/// Makes a file without a name when a folder is opened.
+/// The flag of open(2) that makes a file without a name in a folder.
 const TMPFILE: i32 = OFlags::TMPFILE.bits().cast_signed();
 /// Permissions of the folder. Other users may not even see the names in it.
 const MODE: u32 = 0o700;
@@ -36,7 +36,7 @@ pub struct Folder {
 pub struct Staged {
     /// The path that the log file had when it was taken.
     pub path: PathBuf,
-    /// Whether a process uses the stage. If none does, the log needs mending.
+    /// Whether a process uses the stage. If no process does, the log needs mending.
     pub is_used: bool,
     /// Whether the process that uses the stage was killed but has not ended, because a write is
     /// still in flight.
@@ -51,7 +51,7 @@ impl Folder {
     /// This user's folder, which is made if it is missing.
     ///
     /// # Errors
-    /// If there is no place in memory for it.
+    /// If there is no place in memory for the folder.
     pub fn of_user() -> io::Result<Self> {
         let user = geteuid();
         let mut places = Vec::new();
@@ -74,11 +74,11 @@ impl Folder {
         Err(why.expect("there is at least one place"))
     }
 
-    /// A folder, which is made if it is missing.
+    /// The folder at this path, which is made if it is missing.
     ///
     /// # Errors
-    /// If it can't be made, is not in memory, belongs to another user, or is accessible to other
-    /// users.
+    /// If the folder can't be made, is not in memory, belongs to another user, or is accessible to
+    /// other users.
     pub fn at(path: &Path) -> io::Result<Self> {
         match DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -87,12 +87,12 @@ impl Folder {
         let metadata = fs::symlink_metadata(path)?;
         let is_own = metadata.is_dir() && metadata.uid() == geteuid().as_raw();
         if !is_own || metadata.mode() & 0o077 != 0 {
-            let why = "it is not a folder of this user alone; remove it";
+            let why = "not a folder that only this user may access; remove it";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let kind = FileSystem::of(&File::open(path)?)?.kind;
         if kind != "tmpfs" {
-            let why = format!("it is on {kind}, not in memory (tmpfs)");
+            let why = format!("the folder is on {kind}, not in memory (tmpfs)");
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         Ok(Self { path: path.to_owned() })
@@ -103,8 +103,8 @@ impl Folder {
         &self.path
     }
 
-    /// What programs have done with files that are overwritten in whole blocks, since their keepers
-    /// were started.
+    /// Counts of the writes and syncs of files that programs overwrite in whole blocks, since the
+    /// programs' keepers were started.
     pub fn totals(&self) -> Totals {
         tables::totals(&self.path)
     }
@@ -112,7 +112,7 @@ impl Folder {
     /// Makes a stage called `name`, and locks it.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If there is no room for the stage.
     pub(crate) fn create(&self, name: &str) -> io::Result<(PathBuf, File, Stage)> {
         let path = self.path.join(name).with_extension(SUFFIX);
         let (file, stage) = self.create_locked(&path, Stage::create)?;
@@ -120,11 +120,12 @@ impl Folder {
     }
 
     /// Makes a file at `path`, which is in this folder, fills it by `fill`, and locks it. The file
-    /// gets its name only after that. If other processes could find it before it was locked, they
-    /// would take it for left over and remove it.
+    /// gets its name only after that. If other processes could find the file before it was locked,
+    /// they would take it for left over and remove it.
     ///
     /// # Errors
-    /// If there is no room for it, if the name is taken, or if `fill` fails. Then there is no file.
+    /// If there is no room for the file, if the name is taken, or if `fill` fails. Then no file is
+    /// left.
     pub(crate) fn create_locked<T>(
         &self,
         path: &Path,
@@ -148,7 +149,7 @@ impl Folder {
         Ok((file, filled))
     }
 
-    /// The stages that have a log. Stages without a log are removed if nobody uses them.
+    /// The stages that have a log. Removes each stage that has no log and that no process uses.
     ///
     /// # Errors
     /// If the folder can't be read.
@@ -201,23 +202,24 @@ impl Staged {
         Ok(self.stage.staged()?.length())
     }
 
-    /// Mends the log of a stage that nobody uses, and removes the stage. Returns the log file's
+    /// Mends the log of a stage that no process uses, and removes the stage. Returns the log file's
     /// present path.
     ///
     /// A forked child of the program may still have the file open, and so keep the program's lease
     /// alive. This call waits until the child ends, or until the kernel takes the lease away.
     ///
     /// # Errors
-    /// If the file is not found, was changed by somebody else in the meantime, or can't be written.
-    /// File and stage then stay as they are.
+    /// If the file is not found, was changed by another program in the meantime, or can't be
+    /// written. File and stage then stay as they are.
     pub fn mend(&self, say: impl Fn(&str)) -> io::Result<(PathBuf, Mended)> {
-        assert!(!self.is_used, "only a stage that nobody uses is mended");
+        assert!(!self.is_used, "only a stage that no process uses may be mended");
         let of = self.stage.file()?.expect("the stage has a log");
         let (path, file) = match find(&self.path, of, true) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 say(&format!(
-                    "{}: a process that was forked by the killed program still has it open; waiting \
-                     for that, at most for as long as /proc/sys/fs/lease-break-time says",
+                    "{}: a process that was forked by the killed program still has this log open; \
+                     waiting until it closes the log, at most for the time in \
+                     /proc/sys/fs/lease-break-time",
                     self.path.display()
                 ));
                 find(&self.path, of, false)?
@@ -288,7 +290,7 @@ fn find(path: &Path, of: Identity, is_hasty: bool) -> io::Result<(PathBuf, File)
             return found;
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "the file is gone"))
+    Err(io::Error::new(io::ErrorKind::NotFound, "the log's file is gone"))
 }
 
 #[cfg(test)]
@@ -300,17 +302,17 @@ mod tests {
     /// Every `status`, and every `run` before its program starts, looks at all stages.
     #[test]
     fn a_stage_is_whole_and_locked_whenever_others_find_it() {
-        let place = tempfile::tempdir_in("/dev/shm").expect("there is memory");
-        let folder = Folder::at(&place.path().join("stages")).expect("it is in memory");
+        let place = tempfile::tempdir_in("/dev/shm").expect("/dev/shm is writable");
+        let folder = Folder::at(&place.path().join("stages")).expect("the folder is in memory");
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let looker = scope.spawn(|| {
                 let mut cut = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    for entry in fs::read_dir(folder.path()).expect("it is there") {
-                        let path = entry.expect("it can be read").path();
-                        // The locks of this process are no obstacle to itself, so the test looks at
-                        // the contents, which come last.
+                    for entry in fs::read_dir(folder.path()).expect("the folder exists") {
+                        let path = entry.expect("the folder can be read").path();
+                        // A lock does not hinder the process that has it, so the test can't see
+                        // the lock. It looks at the contents, which come after the lock.
                         if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == 0) {
                             cut.push(path);
                         }
@@ -319,14 +321,14 @@ mod tests {
                 cut
             });
             for number in 0..2000 {
-                let made = folder.create(&number.to_string()).expect("there is room");
-                fs::remove_file(made.0).expect("it has its name");
+                let made = folder.create(&number.to_string()).expect("there is room for a stage");
+                fs::remove_file(made.0).expect("the stage has a name");
             }
             is_over.store(true, Ordering::Relaxed);
-            let cut = looker.join().expect("it only looks");
+            let cut = looker.join().expect("the looker does not panic");
             assert!(cut.is_empty(), "{cut:?}");
         });
-        folder.create("one").expect("there is room");
+        folder.create("one").expect("there is room for a stage");
         let again = folder.create("one").map_err(|error| error.kind());
         assert_eq!(again.err(), Some(io::ErrorKind::AlreadyExists));
     }

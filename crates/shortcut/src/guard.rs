@@ -1,9 +1,10 @@
 //! The guard: a second process that has a keeper's logs open, and gives them back if the keeper is
 //! killed.
 //!
-//! If the keeper is killed, nobody learns any more that a process opens a leased log. The process
-//! that opens it would wait until the kernel takes the lease away, and would then see zeros after
-//! the log's end. The program itself notices only at its next call. The guard notices at once.
+//! If the keeper is killed, no keeper learns any more that a process opens a leased log. That
+//! process would wait until the kernel takes the lease away, and would then see zeros after the
+//! log's end. The program itself notices the keeper's end only at its next call. The guard notices
+//! it at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,7 +29,7 @@ use crate::{LogFile, Stage};
 const PATIENCE: Duration = Duration::from_millis(20);
 const PATIENCE_WITH_GUARD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The keeper's side of its guard. The guard ends when this is dropped.
+/// The keeper's side of its guard. When this value is dropped, the guard ends.
 pub(crate) struct Guard {
     socket: OwnedFd,
 }
@@ -38,7 +39,7 @@ impl Guard {
     /// input.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the guard can't be started.
     pub(crate) fn start(command: &[OsString]) -> io::Result<Self> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (socket, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -47,8 +48,8 @@ impl Guard {
         // In a process group of its own, the guard gets no signals from a terminal.
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
-        // The guard is not waited for here, because this process waits for all its children in the
-        // end.
+        // This function does not wait for the guard's end, because the keeper waits for all its
+        // children in the end.
         command.spawn()?;
         Ok(Self { socket })
     }
@@ -65,7 +66,7 @@ impl Guard {
     /// open, nobody can get a lease on the file.
     ///
     /// # Errors
-    /// Those of [`add`](Self::add).
+    /// If the guard has ended, or does not answer.
     pub(crate) fn remove(&self, number: u32) -> io::Result<()> {
         self.ask(&Message::Closed(number), &[])
     }
@@ -90,8 +91,8 @@ impl Guard {
 /// If the handlers for signals can't be set.
 pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
     slimio_device::ignore_file_size_signal();
-    // These signals are ignored, because a service manager may send them to all processes, and the
-    // guard must outlive the keeper.
+    // The guard ignores these signals, because a service manager may send them to all processes,
+    // and the guard must outlive the keeper.
     for (signal, _) in PASSED {
         signal_hook::flag::register(signal, Arc::default())?;
     }
@@ -112,14 +113,14 @@ pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
             }
             _ => continue,
         };
-        // If the keeper has ended, the next `receive` reports it.
+        // If the keeper has ended, the next `receive` reports that.
         let _ = Message::Done(number).send(&socket, &[], true);
     }
     if !logs.is_empty() && !is_planted("guard-asleep") {
-        say("the keeper is gone: what it has kept is left to the kernel");
+        say("the keeper is gone: its logs are left to the kernel");
     }
     while !logs.is_empty() && !is_planted("guard-asleep") {
-        // A failure is kept in the stage, where the program finds it.
+        // The stage keeps a failure, so that the program finds it there.
         logs.retain(|_, log| is_late(&log.release()));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What identifies a file, whatever its name is.
+//! The identity of a file, which does not depend on the file's name.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,7 +14,8 @@ pub struct Identity {
     pub(crate) device: u64,
     /// Number of the inode.
     pub(crate) inode: u64,
-    /// Time at which the file was made, in nanoseconds; zero if the file system does not say.
+    /// Time at which the file was made, in nanoseconds since 1970; zero if the file system does not
+    /// know the time.
     pub(crate) born: u64,
 }
 
@@ -27,7 +28,7 @@ impl Identity {
         Ok(Self::found(&statx(file, c"", AtFlags::EMPTY_PATH, WANTED)?))
     }
 
-    /// The identity of the file at this path, which may be a symbolic link.
+    /// The identity of the file at this path. For a symbolic link, it is the identity of the link.
     ///
     /// # Errors
     /// If there is no such file.

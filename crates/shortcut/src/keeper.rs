@@ -1,14 +1,14 @@
-//! The process that looks after the logs of programs.
+//! The keeper: the process that looks after the logs of programs.
 //!
-//! A program's process asks the keeper to take a file, and hands it the open file. From then on,
-//! both have the same open file and the same stage. The process appends and syncs. The keeper does
-//! the work for which the process should not wait, or which must be done when the process can't
-//! act:
+//! A program's process asks the keeper to take a file, and hands over the open file. From then on,
+//! the process and the keeper have the same open file and the same stage. The process appends and
+//! syncs. The keeper does the work for which the process should not wait, or which must be done
+//! when the process can't act:
 //!
 //! * It fills the file with zeros ahead.
 //! * It writes bytes that have been staged for some time.
-//! * If somebody else opens the file, the lease makes that process wait. The keeper gives the file
-//!   back, and takes it again later.
+//! * If another process opens the file, the lease makes that process wait. So the keeper gives the
+//!   file back, and takes it again later.
 //! * It mends the log of a process that was killed.
 
 mod answer;
@@ -38,12 +38,12 @@ use crate::protocol::Meeting;
 use crate::tables::Table;
 use crate::{Kind, NotTaken, Pattern, Stage};
 
-/// How long a log is left to the kernel before it is taken again: the first such time, and the
-/// longest.
+/// How long the keeper leaves a log to the kernel before it takes the log again: the first such
+/// time, and the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
-/// The largest number of paths for which the last message is remembered.
+/// The largest number of paths for which the keeper remembers its last message.
 const SAID_MAX: usize = 1024;
 /// A number that no log has.
 const NO_LOG: u32 = 0;
@@ -68,7 +68,7 @@ pub struct Keeper {
     /// The number of the next process or log.
     next: u32,
     has_met: bool,
-    /// Whether somebody waits for a file that could not be given back yet.
+    /// Whether another process waits for a file that the keeper could not give back yet.
     is_late: bool,
     /// The last message about each path.
     said: HashMap<PathBuf, String>,
@@ -86,9 +86,10 @@ struct Process {
 }
 
 impl Keeper {
-    /// Waits for processes at a new socket. Returns the [`Meeting`], which must be passed to the
-    /// processes. The stages are in the folder. Without a folder, they are lost if this process and
-    /// the program are both killed. After a power cut, the notes say which logs to repair.
+    /// Makes a keeper that listens at a new socket. Also returns the [`Meeting`], which must be
+    /// passed to the processes. The stages are in the folder. Without a folder, the stages are lost
+    /// if this process and the program are both killed. After a power cut, the notes say which logs
+    /// to repair.
     ///
     /// # Errors
     /// If the socket can't be made.
@@ -99,13 +100,15 @@ impl Keeper {
     ) -> io::Result<(Self, Meeting)> {
         let table = if patterns.iter().any(|pattern| pattern.kind == Kind::WholeBlocks) {
             let made = Table::new(folder.as_ref(), &name(0)).inspect_err(|error| {
-                say(&format!("files are left to the kernel: there is no room for debts: {error}"));
+                say(&format!(
+                    "files written in whole blocks are left to the kernel: no table: {error}"
+                ));
             });
             made.ok()
         } else {
             None
         };
-        // Without a table, processes must not be told of files that need one.
+        // Without a table, processes must not be told of files that need the table.
         patterns.retain(|pattern| pattern.kind != Kind::WholeBlocks || table.is_some());
         let token = random()?;
         let meeting = Meeting { name: format!("slimio-{}", random()?), token, patterns };
@@ -137,7 +140,7 @@ impl Keeper {
     /// must call [`guard`](crate::guard) with its standard input.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If the guard can't be started.
     pub fn start_guard(&mut self, command: &[OsString]) -> io::Result<()> {
         self.guard = Some(Guard::start(command)?);
         Ok(())
@@ -150,7 +153,7 @@ impl Keeper {
         }
     }
 
-    /// Whether any process has ever asked for a file.
+    /// Whether any process has ever asked the keeper to take a file.
     pub fn has_met(&self) -> bool {
         self.has_met
     }
@@ -165,7 +168,7 @@ impl Keeper {
     /// it is empty, so reading `wake` must not block.
     ///
     /// # Errors
-    /// If waiting fails. What happens to a log is reported by `say`, not returned.
+    /// If waiting fails. A failure of a log is not returned, but reported by `say`.
     pub fn turn(&mut self, wake: &UnixStream) -> io::Result<()> {
         let mut polled =
             vec![PollFd::new(&wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
@@ -182,7 +185,7 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-        // If somebody opens a leased file from now on, the signal wakes the next turn.
+        // If a process opens a leased file from now on, the signal wakes the next turn.
         if !is_planted("wake-lost") {
             drain(wake);
         }
@@ -226,7 +229,8 @@ impl Keeper {
         let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else { return };
         let Ok(peer) = socket_peercred(&socket) else { return };
         let Ok(ended) = pidfd_open(peer.pid, PidfdFlags::empty()) else {
-            // The process has ended meanwhile. It may have been a forked child that had appended.
+            // The process has ended meanwhile. It may have been a forked child that had appended to
+            // a log.
             return self.look_at_all();
         };
         // A process that connects a second time has replaced its program (exec).
@@ -249,8 +253,8 @@ impl Keeper {
         if let Some(Err(error)) = self.guard.as_ref().map(tell) {
             self.guard = None;
             (self.say)(&format!(
-                "there is no guard any more ({error}): if this process is killed, who opens a log may \
-                 have to wait"
+                "there is no guard any more ({error}): if this process is killed, a process that opens \
+                 a log may have to wait"
             ));
         }
     }
@@ -274,7 +278,7 @@ impl Keeper {
         Ok((path, file.into(), stage))
     }
 
-    /// Gives back the files that somebody else is opening.
+    /// Gives back the files that other processes are opening.
     fn give_wanted_back(&mut self) {
         for at in 0..self.logs.len() {
             let log = &mut self.logs[at];
@@ -291,7 +295,7 @@ impl Keeper {
             log.pause = (log.pause * 2).min(RETRY_MAX);
             if let Err(error) = released {
                 let path = log.path.clone();
-                self.say_of(&path, &format!("can't be given back: {error}"));
+                self.say_of(&path, &format!("can't be given back to the kernel: {error}"));
             }
         }
     }
@@ -327,7 +331,7 @@ impl Keeper {
         }
     }
 
-    /// If it is time, takes a log again that was left to the kernel for a while.
+    /// If a log was left to the kernel for a while, and this time is over, takes the log again.
     fn retry(&mut self, at: usize, now: Instant) {
         let log = &mut self.logs[at];
         if log.retry.take_if(|due| *due <= now).is_none() {
@@ -355,8 +359,8 @@ impl Keeper {
         self.look_at_all();
     }
 
-    /// Makes the next turn look at all logs. A process that has ended may have sent a message about
-    /// an append that was not received, and nobody will send it again.
+    /// Makes the next turn look at all logs. If a process has ended, its last message about an
+    /// append may be lost, and no process sends such a message again.
     fn look_at_all(&mut self) {
         if is_planted("child-not-heard") {
             return;
@@ -414,7 +418,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The name of a log's stage and of its note.
+/// The name of a log's stage, which is also the name of the log's note.
 fn name(number: u32) -> String {
     format!("{}-{number}", std::process::id())
 }
@@ -433,6 +437,6 @@ fn path_of(file: &File) -> PathBuf {
 fn random() -> io::Result<String> {
     let mut bytes = [0; 16];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    assert_eq!(count, bytes.len(), "few bytes come at once");
+    assert_eq!(count, bytes.len(), "getrandom must return all bytes at once");
     Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }

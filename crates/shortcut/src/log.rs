@@ -11,7 +11,7 @@ use slimio_device::WriteLease;
 use crate::notes::Note;
 use crate::{LogFile, NotTaken};
 
-/// After this time, staged bytes are written even if nobody has asked for it.
+/// After this time, the keeper writes staged bytes even if no process has asked for a sync.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A log of a process.
@@ -31,7 +31,7 @@ pub(crate) struct Log {
     pub(crate) is_behind: bool,
     /// When the keeper looks at the log again, and where the staged bytes ended at its last look.
     pub(crate) look: Option<(Instant, u64)>,
-    /// When the log is taken again, if it is left to the kernel for now.
+    /// When the keeper takes the log again, if the log is left to the kernel for now.
     pub(crate) retry: Option<Instant>,
     pub(crate) pause: Duration,
 }
@@ -67,11 +67,11 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     match taken {
         Ok(()) => "written the short way".to_owned(),
         Err(NotTaken::Busy) => {
-            "left to the kernel until nobody else has it open, and it is written at its end"
+            "left to the kernel until no other process has it open and it is written at its end"
                 .to_owned()
         }
         Err(NotTaken::GivenUp) => {
-            "left to the kernel: the program uses it in another way".to_owned()
+            "left to the kernel: the program does not use it as a log".to_owned()
         }
         Err(NotTaken::Refused(refusals)) => {
             let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();

@@ -37,7 +37,7 @@ pub(crate) const BLOCK: u64 = LBA_SIZE as u64;
 /// `RWF_NOAPPEND` (Linux 6.9): the offset counts although the file was opened with `O_APPEND`.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
-/// A log file, and what was appended to it.
+/// A log file, and the bytes that were appended to it.
 ///
 /// After the first failure of a write or flush, every later call fails too, because nobody knows
 /// what the disk holds.
@@ -62,7 +62,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.is_taken())
     }
 
-    /// Offset after the last byte that the program wrote, wherever in the file that is.
+    /// Offset after the last byte that the program wrote, which need not be the log's last byte.
     ///
     /// # Errors
     /// If this thread is already in a call on this log.
@@ -70,7 +70,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.staged_to())
     }
 
-    /// Bytes of the log, or `None` if the file is not taken. The file itself is longer.
+    /// Length of the log in bytes, or `None` if the file is not taken. The file itself is longer.
     ///
     /// # Errors
     /// If this thread is already in a call on this log.
@@ -79,7 +79,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(staged.is_taken().then(|| staged.length()))
     }
 
-    /// The file's position, as lseek(2) would tell it, or `None` if the file is not taken. A file
+    /// The file's position, as lseek(2) would return it, or `None` if the file is not taken. A file
     /// opened with `O_APPEND` has its position at the log's end only after something was appended.
     ///
     /// # Errors
@@ -127,8 +127,8 @@ impl<F: AsFd> LogFile<F> {
         &self.stage
     }
 
-    /// Makes everything that was appended durable. Returns `false` if the file is not taken; the
-    /// kernel must then sync the file.
+    /// Makes all appended bytes durable. Returns `false` if the file is not taken; the kernel must
+    /// then sync the file.
     ///
     /// # Errors
     /// If a write or flush fails. All later calls then fail too.
@@ -141,8 +141,8 @@ impl<F: AsFd> LogFile<F> {
             }
             staged.staged_to()
         };
-        // If several threads sync at once, one of them writes what all have appended, and the
-        // others wait for that.
+        // If several threads sync at once, one of them writes the bytes of all, and the others wait
+        // for this write.
         loop {
             if let Some(mut writing) = self.stage.writing_or_wait() {
                 return self.write_out(&mut writing, true);
@@ -156,8 +156,8 @@ impl<F: AsFd> LogFile<F> {
         }
     }
 
-    /// Writes the staged bytes, while others may append. If `is_durable`, the bytes are durable
-    /// afterwards. Returns `false` if the file is not taken.
+    /// Writes the staged bytes, while other threads may append. If `is_durable`, the bytes are
+    /// durable afterwards. Returns `false` if the file is not taken.
     pub(crate) fn write_out(&self, writing: &mut Part<'_>, is_durable: bool) -> io::Result<bool> {
         let (offset, size, end, is_append, is_unflushed) = {
             let mut staged = self.stage.staged()?;
@@ -219,7 +219,7 @@ impl<F: AsFd> LogFile<F> {
     /// to a process that does not know of the stage.
     ///
     /// # Errors
-    /// Those of [`release`](Self::release).
+    /// The first failure of a write or flush, in this call or before.
     pub fn give_up(&self) -> io::Result<()> {
         self.stage.staged()?.give_up();
         self.release()
@@ -241,11 +241,12 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if
-    /// another process mended the file after a kill: that process has opened the file anew, and so
-    /// could not change the flags of this open file. Returns whether the file had direct I/O.
+    /// another process mended the file after a kill: the other process has opened the file anew,
+    /// and so could not change the flags of this open file. Returns whether the file had direct
+    /// I/O.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses to report or change the flags.
     pub fn end_direct(&self) -> io::Result<bool> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         if self.is_taken()? || !flags.contains(OFlags::DIRECT) {
@@ -274,7 +275,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(Some(then()))
     }
 
-    /// Writes what is staged, cuts the file, and ends direct I/O. If a write or flush has failed,
+    /// Writes the staged bytes, cuts the file, and ends direct I/O. If a write or flush has failed,
     /// now or before, the file is cut after the bytes that are in it.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (staged_to, is_append) = (staged.staged_to(), staged.is_append());

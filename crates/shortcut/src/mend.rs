@@ -12,7 +12,7 @@ use crate::log_file::BLOCK;
 use crate::staged::Staged;
 use crate::{Identity, Stage};
 
-/// Blocks that are compared at once.
+/// Number of blocks that are compared at once.
 const PIECE_LBAS: usize = 256;
 
 /// What [`Stage::mend`] did.
@@ -46,21 +46,21 @@ impl Stage {
     /// cuts the file at the end of the log, and makes all of it durable.
     ///
     /// No process may have the file open for writing. If a killed process still has a write in
-    /// flight, this call waits for the write, because the kernel makes it wait.
+    /// flight, the kernel makes this call wait for the write.
     ///
     /// # Errors
-    /// If `file` is not the stage's file (`InvalidInput`), was changed by somebody else in the
+    /// If `file` is not the stage's file (`InvalidInput`), was changed by another program in the
     /// meantime (`InvalidData`), or can't be written. The stage and the file then stay as they
     /// were.
     pub fn mend(&self, file: &File) -> io::Result<Mended> {
         let mut staged = self.staged()?;
         let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
         if of != Identity::of(file)? {
-            let why = "it is not the file that the stage belongs to";
+            let why = "the stage belongs to another file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if !staged.is_as_left(file)? && !is_planted("changed-mended") {
-            let why = "somebody has changed it since it was written the short way";
+            let why = "another program has changed it since it was written the short way";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let (length, written) = (staged.length(), staged.written());
@@ -121,8 +121,8 @@ impl Staged<'_> {
             // These are zeros ahead, or staged bytes that were being written over them.
             found == 0 || (is_under_way && is_staged())
         } else {
-            // While a write is in flight here, any byte is possible, because it is not known what
-            // was there before.
+            // While a write is in flight here, any byte is possible, because the byte before the
+            // write is not known.
             is_under_way || is_staged()
         }
     }

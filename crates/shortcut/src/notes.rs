@@ -1,4 +1,4 @@
-//! Notes, on the disk, of the logs that are taken.
+//! Notes on the disk about the logs that are taken.
 //!
 //! After a power cut, a log has zeros at its end, and its stage is gone. The log's note says which
 //! file to repair. The note is made durable before the file is taken. The process that keeps the
@@ -24,7 +24,8 @@ pub struct Notes {
     path: PathBuf,
 }
 
-/// A note of a log that is taken. The note is removed when this is dropped.
+/// A note of a log that is taken. When this value is dropped, the note is
+/// removed.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
@@ -42,7 +43,7 @@ impl Notes {
     /// where the environment says (`XDG_STATE_HOME`, `HOME`).
     ///
     /// # Errors
-    /// If it can't be made.
+    /// If the environment names no place, or if the folder can't be made.
     pub fn of_user() -> io::Result<Self> {
         let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
         let place = if geteuid().is_root() {
@@ -56,10 +57,10 @@ impl Notes {
         Self::at(&place.join(NAME))
     }
 
-    /// A folder, which is made if it is missing.
+    /// The folder at this path, which is made if it is missing.
     ///
     /// # Errors
-    /// If it can't be made.
+    /// If the folder can't be made.
     pub fn at(path: &Path) -> io::Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
@@ -69,7 +70,7 @@ impl Notes {
     /// Notes durably that a log is taken. `name` is the note's name.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the note can't be written.
     pub(crate) fn note(&self, name: &str, log: &Path) -> io::Result<Note> {
         let path = self.path.join(name).with_extension(SUFFIX);
         let mut file = File::create(&path)?;
@@ -80,11 +81,11 @@ impl Notes {
         Ok(Note { path, _lock: file })
     }
 
-    /// Cuts the zeros off every noted log that nobody keeps, and removes its note. Reports by `say`
-    /// what was done.
+    /// Cuts the zeros off every noted log that no process keeps, and removes the log's note.
+    /// Reports each cut and each failure by `say`.
     ///
     /// # Errors
-    /// If the folder can't be read.
+    /// If the folder can't be read, or a note can't be removed.
     pub fn repair(&self, say: impl Fn(&str)) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -98,7 +99,7 @@ impl Notes {
             }
             let mut log = Vec::new();
             if let Err(error) = file.read_to_end(&mut log) {
-                say(&format!("{}: it is no note: {error}", path.display()));
+                say(&format!("{}: the note can't be read: {error}", path.display()));
                 continue;
             }
             let log = PathBuf::from(std::ffi::OsString::from_vec(log));
@@ -109,11 +110,11 @@ impl Notes {
                     log.display()
                 )),
                 Ok(Repaired::Whole) => {}
-                // The log was removed. Or the note was not durable yet, and so the log was not
-                // taken.
+                // The log was removed, or its note was not durable yet. Without a durable note, the
+                // log was not taken.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    say(&format!("{}: not looked at after a power cut: {error}", log.display()));
+                    say(&format!("{}: not repaired after a power cut: {error}", log.display()));
                     if error.kind() != io::ErrorKind::InvalidData {
                         continue;
                     }
@@ -142,20 +143,21 @@ mod tests {
         let say = |line: &str| said.borrow_mut().push(line.to_owned());
         let note = notes.note("1", &log).unwrap();
         notes.repair(say).unwrap();
-        assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "the log has a keeper");
+        assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "a log with a keeper must not be cut");
         let left = note.path.clone();
         drop(note);
         assert!(!left.exists());
         // A process that another test starts has the lock of a note, too, from its fork to its
-        // exec.
+        // exec. So the test tries again.
         let repaired = || {
             let begin = Instant::now();
             while left.exists() {
-                assert!(begin.elapsed() < Duration::from_secs(20), "the note stays");
+                assert!(begin.elapsed() < Duration::from_secs(20), "the note was not removed");
                 notes.repair(say).unwrap();
             }
         };
-        // This is the state after a power cut: the note is there, and nobody has it locked.
+        // This is the state after a power cut: the note is there, and no process has it
+        // locked.
         fs::write(&left, log.as_os_str().as_bytes()).unwrap();
         repaired();
         assert_eq!(fs::read(&log).unwrap(), b"*1\r\n$4\r\nPING\r\n");

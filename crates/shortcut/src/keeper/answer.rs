@@ -23,15 +23,15 @@ impl Keeper {
                     self.answer(process, message, descriptors.into_iter().next());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The process has closed the socket, or has sent something that is no message.
+                // The process has closed the socket, or has sent bytes that are no message.
                 Ok(None) | Err(_) => return self.part_with(process),
             }
         }
     }
 
     fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
-        // A process may name the log of any process, because a forked child also reports what it
-        // has appended.
+        // A process may name the log of any process, because a forked child also reports its own
+        // appends.
         let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
             (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
@@ -51,8 +51,8 @@ impl Keeper {
                 if let Some(said) = self.table.as_mut().and_then(say) {
                     self.say_of(&path, &said);
                 }
-                // The file is closed before the answer, because the process then opens it once
-                // more, and must not have to wait until this process has closed it.
+                // After the answer, the process opens the file once more. It must not have to wait
+                // for this process, which therefore closes the file first.
                 drop(file);
                 self.send(process, &Message::Done(NO_LOG));
             }
@@ -73,7 +73,8 @@ impl Keeper {
         }
     }
 
-    /// Sends a message, with the stage's file if it is about a log that was taken.
+    /// Sends a message. `Yes` also has a descriptor: that of the log's stage, or that of the table
+    /// of debts for [`NO_LOG`].
     fn send(&mut self, to: u32, message: &Message) {
         let descriptor = match message {
             Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),
@@ -91,14 +92,15 @@ impl Keeper {
         }
     }
 
-    /// Takes a file for a process. Returns the number of the log.
+    /// Takes a file for a process. Returns the number of the log, or `None` if the file is left to
+    /// the kernel for good.
     fn take(&mut self, process: u32, file: File, is_self_ending: bool) -> Option<u32> {
         let path = path_of(&file);
         let number = self.number();
         let (stage_path, stage_file, stage) = match self.make_stage(number, is_self_ending) {
             Ok(made) => made,
             Err(error) => {
-                self.say_of(&path, &format!("left to the kernel: no stage: {error}"));
+                self.say_of(&path, &format!("left to the kernel: no stage can be made: {error}"));
                 return None;
             }
         };
@@ -119,7 +121,7 @@ impl Keeper {
         if let Some(notes) = self.notes.as_ref().filter(|_| !is_self_ending) {
             match notes.note(&name(number), &log.path) {
                 Ok(note) => log.note = Some(note),
-                Err(error) => self.say_of(&log.path, &format!("not noted on the disk: {error}")),
+                Err(error) => self.say_of(&log.path, &format!("no note on the disk: {error}")),
             }
         }
         self.tell_guard(|guard| guard.add(number, log.file.file(), &log.stage_file));
