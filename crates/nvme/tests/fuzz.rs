@@ -1,5 +1,5 @@
 //! Gives random bytes to every decoder. No decoder panics. A decoded head never says something
-//! impossible about its PDU. What was encoded is decoded to the same value.
+//! impossible about its PDU. If a value is encoded and decoded again, the result equals the value.
 
 use fastrand::Rng;
 use slimio_nvme::command::{DsmRange, WriteFlags};
@@ -26,8 +26,8 @@ fn random_bytes_are_survived() {
     });
 }
 
-/// Decodes a PDU that may be damaged. Either its head is refused, or every part that the head names
-/// is inside the PDU.
+/// Decodes a PDU that may be damaged. Either the decoder refuses the PDU's head, or every part that
+/// the head names is inside the PDU.
 fn pdus(rng: &mut Rng) {
     let digests = Digests { header: rng.bool(), data: rng.bool() };
     let alignment = [4, 4, 8, 64, 128][rng.usize(..5)];
@@ -37,8 +37,8 @@ fn pdus(rng: &mut Rng) {
         damage(rng, &mut bytes, &others);
     } else {
         let size = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-        assert_eq!(bytes.len(), size, "a PDU says how long it is");
-        assert!(decoded(&bytes, digests, alignment), "{bytes:?}");
+        assert_eq!(bytes.len(), size, "a PDU's head states the PDU's size");
+        assert!(decoded(&bytes, digests, alignment), "this PDU is correct: {bytes:?}");
     }
     decoded(&bytes, digests, alignment);
 }
@@ -56,7 +56,7 @@ fn decoded(bytes: &[u8], digests: Digests, alignment: usize) -> bool {
             return false;
         }
     };
-    assert!(head.data_size <= DATA_SIZE_MAX, "more data than is taken");
+    assert!(head.data_size <= DATA_SIZE_MAX, "a head with too much data is refused");
     let digest_size = if head.has(flags::DDGSTF) { DIGEST_SIZE } else { 0 };
     assert!(head.header_size <= head.data_at && head.data_at + head.data_size <= head.size);
     assert!(head.data_size == 0 || head.data_at + head.data_size + digest_size == head.size);
@@ -70,26 +70,27 @@ fn decoded(bytes: &[u8], digests: Digests, alignment: usize) -> bool {
     let data = &bytes[head.data_at..][..head.data_size];
     match head.kind {
         Kind::IcReq => {
-            return IcReq::decode(bytes).expect("it is whole").check().is_ok();
+            return IcReq::decode(bytes).expect("the PDU has all its bytes").check().is_ok();
         }
         Kind::IcResp => {
-            return IcResp::decode(bytes).expect("it is whole").check().is_ok();
+            return IcResp::decode(bytes).expect("the PDU has all its bytes").check().is_ok();
         }
         Kind::CapsuleCmd => {
-            look_at(&Head::command(bytes.first_chunk().expect("it is whole")));
+            look_at(&Head::command(bytes.first_chunk().expect("the PDU has all its bytes")));
         }
         Kind::CapsuleResp => {
-            let completion = Head::completion(bytes.first_chunk().expect("it is whole"));
+            let completion =
+                Head::completion(bytes.first_chunk().expect("the PDU has all its bytes"));
             assert!(!completion.status.to_string().is_empty());
         }
         Kind::H2cData | Kind::C2hData => {
-            DataHead::decode(bytes).expect("it is whole");
+            DataHead::decode(bytes).expect("the PDU has all its bytes");
         }
         Kind::R2t => {
-            R2t::decode(bytes).expect("it is whole");
+            R2t::decode(bytes).expect("the PDU has all its bytes");
         }
         Kind::H2cTermReq | Kind::C2hTermReq => {
-            TermReq::decode(bytes).expect("it is whole");
+            TermReq::decode(bytes).expect("the PDU has all its bytes");
         }
     }
     !head.has(flags::DDGSTF) || bytes[head.size - DIGEST_SIZE..] == pdu::data_digest(data)
@@ -115,7 +116,7 @@ fn pdu(rng: &mut Rng, digests: Digests, alignment: usize) -> Vec<u8> {
             pdu::push_command(&mut out, &command, &data, digests, alignment);
         }
         5 => {
-            let completion = Completion::decode(entry.first_chunk().expect("it is longer"));
+            let completion = Completion::decode(entry.first_chunk().expect("16 bytes fit into 64"));
             pdu::push_completion(&mut out, &completion, digests);
         }
         6 => {
@@ -147,7 +148,8 @@ fn commands(rng: &mut Rng) {
     assert!(!Status::from_bits(rng.u16(..)).to_string().is_empty());
 }
 
-/// Decodes a command as every kind of command. What is encoded again is decoded to the same value.
+/// Decodes a command as every kind of command. If a decoded value is encoded and decoded again, the
+/// result equals the value.
 fn look_at(command: &Command) {
     let flags = WriteFlags::of(command);
     let again = flags.on(*command);
@@ -170,7 +172,7 @@ fn structures(rng: &mut Rng) {
     for byte in bytes.iter_mut().take(rng.usize(..1200)) {
         *byte = rng.u8(..);
     }
-    // What a decoder returns must survive being encoded and decoded again.
+    // If a decoded value is encoded and decoded again, the result must equal the value.
     macro_rules! all {
         ($($structure:ty)*) => {
             $(match <$structure>::decode(&bytes) {

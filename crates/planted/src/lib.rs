@@ -1,9 +1,9 @@
-//! Bugs put in on purpose, to see that a test catches them.
+//! Planted bugs: bugs that were put into the code on purpose, to see that the tests catch them.
 //!
-//! `planted-bugs.txt` beside this crate's manifest names them all. A build with the feature `bugs`
-//! contains every one; the environment variable `SLIMIO_PLANTED` chooses at most one for the
-//! process. So one build is enough for all bugs, and the same program also shows that a test passes
-//! while its bug is not active. Any other build contains none of them.
+//! `planted-bugs.txt` beside this crate's manifest lists all planted bugs. A build with the feature
+//! `bugs` contains all of them, and the environment variable `SLIMIO_PLANTED` makes at most one bug
+//! active in a process. So one build is enough for all bugs, and the same build also shows that a
+//! test passes while its bug is not active. A build without the feature contains no planted bug.
 
 use std::env::VarError;
 use std::io::Write;
@@ -14,11 +14,11 @@ const LIST: &str = include_str!("../planted-bugs.txt");
 
 /// Whether the bug of this name is active.
 ///
-/// Without the feature `bugs`, always `false`. With the feature, the first call in a process reads
-/// `SLIMIO_PLANTED`. If the value of the variable is not a bug of the list, the call aborts the
-/// process.
+/// Without the feature `bugs`, no bug is active. With the feature, the first call in a process
+/// reads `SLIMIO_PLANTED`. If the variable's value is not the name of a bug in the list, the call
+/// aborts the process.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a constant even where nothing else is optimised")]
+#[expect(clippy::inline_always, reason = "without `bugs`, a constant even in unoptimised builds")]
 pub fn is_planted(bug: &str) -> bool {
     cfg!(feature = "bugs") && chosen() == Some(bug)
 }
@@ -27,17 +27,16 @@ fn chosen() -> Option<&'static str> {
     static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
         known(std::env::var(VARIABLE)).unwrap_or_else(|sentence| {
-            // This is not a panic, because a panic would look as if a test had caught the bug. It
-            // is not `eprintln!`, because the test harness holds back the output of `eprintln!`
-            // until the test ends.
+            // A panic would look as if a test had caught the bug. `eprintln!` would lose the
+            // sentence, because the test harness holds back the macro's output until the test ends.
             drop(writeln!(std::io::stderr(), "{sentence}"));
             std::process::abort()
         })
     })
 }
 
-/// The chosen bug; `None` if the variable is not set. If the list lacks the bug, the error is a
-/// sentence that says so.
+/// The bug that the variable chooses; `None` if the variable is not set. If the list lacks this
+/// bug, or if the value is not valid Unicode, the error is a sentence that says so.
 fn known(value: Result<String, VarError>) -> Result<Option<&'static str>, String> {
     let wanted = match value {
         Ok(wanted) => wanted,

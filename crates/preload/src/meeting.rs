@@ -24,27 +24,27 @@ use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 use crate::open_logs::{self, DESCRIPTORS};
 
-/// How many descriptors this library may have. They get the highest possible numbers, because a
-/// program may count on low numbers for its own descriptors.
+/// How many descriptors this library may have in a process. They get the highest possible numbers,
+/// because a program may count on low numbers for its own descriptors.
 const DESCRIPTORS_OURS: i32 = 160;
-/// A program whose limit of descriptors is lower than this is left alone.
+/// If a program's limit of descriptors is lower than this, its writes do not go the short way.
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 
-/// Where to meet the keeper, and which files go the short way.
+/// How to reach the keeper, and which files are written the short way.
 struct Told {
     meeting: Meeting,
     patterns: Vec<(Kind, CString)>,
     state: &'static State,
 }
 
-/// The state that is zero in a forked child.
+/// The connection's state. A forked child begins with zeros.
 struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
     socket: AtomicI32,
-    /// The process that owns this memory.
+    /// The id of the process that owns this memory.
     process: AtomicI32,
     /// A bit for each slot whose stage this process has locked.
     locked: AtomicU64,
@@ -88,8 +88,8 @@ fn state() -> Option<&'static State> {
 /// The address of the page, for [`after_fork`].
 static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
 
-/// Called in a forked child. Notes that this memory is now the child's own, before the child can
-/// itself call vfork(2).
+/// Called in a forked child, before the child can itself call vfork(2). Notes that the child owns
+/// its memory.
 extern "C" fn after_fork() {
     // SAFETY: the page is never unmapped.
     if let Some(state) = unsafe { STATE.load(Ordering::Acquire).as_ref() } {
@@ -97,17 +97,17 @@ extern "C" fn after_fork() {
     }
 }
 
-/// How a file with this path is written; `None` if no pattern matches the path.
+/// How the program writes to a file with this path; `None` if no pattern matches the path.
 pub(crate) fn meant(path: &std::ffi::CStr) -> Option<Kind> {
     let is_match = |pattern: &CString| {
-        // SAFETY: both are C strings.
+        // SAFETY: the pattern and the path are C strings.
         unsafe { libc::fnmatch(pattern.as_ptr(), path.as_ptr(), 0) == 0 }
     };
     let found = told()?.patterns.iter().find(|(_, pattern)| is_match(pattern));
     found.map(|(kind, _)| *kind)
 }
 
-/// Whether there is a pattern for files of this kind.
+/// Whether the environment of this process has a pattern for files of this kind.
 pub(crate) fn is_kind_told(kind: Kind) -> bool {
     told().is_some_and(|told| told.patterns.iter().any(|(of_pattern, _)| *of_pattern == kind))
 }
@@ -117,7 +117,7 @@ pub(crate) fn is_told() -> bool {
     told().is_some()
 }
 
-/// How this process is related to a log in its table.
+/// How this process is related to a log in its table of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
     /// This process has opened the log.
@@ -139,36 +139,37 @@ pub(crate) fn process_here(taker: i32) -> Process {
     }
 }
 
-/// Notes that this memory is the process's own, not borrowed. Called when the process opens a file,
-/// which a child of vfork(2) does not do.
+/// Called when this process opens a file, which a child of vfork(2) does not do. Notes that this
+/// process owns its memory.
 pub(crate) fn is_own_memory() {
     if let Some(told) = told() {
         told.state.process.store(process(), Ordering::Relaxed);
     }
 }
 
-/// The process that owns this memory.
+/// The id of the process that owns this memory.
 fn of_memory() -> i32 {
     told().map_or(0, |told| told.state.process.load(Ordering::Relaxed))
 }
 
-/// Locks the file of a stage for this process. `slot` is the number of the stage's log in the
-/// table. Only the first call for a log makes the system call.
+/// Locks the file of a stage for this process. `slot` is the number of the slot that holds the
+/// stage's log. Only the first call for a log makes the system call.
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
     let bit = 1 << slot;
-    // A child of vfork(2) does not lock, because the process from which it borrows the memory does.
+    // A child of vfork(2) makes no lock, because the process that owns the memory has locked the
+    // file.
     if is_planted("borrowed-taken-for-own") {
         told.state.process.store(process(), Ordering::Relaxed);
     }
     if told.state.locked.load(Ordering::Relaxed) & bit == 0 && process() == of_memory() {
-        // The result does not matter, because nobody mends a log that is in use.
+        // The result does not matter, because nobody mends a log while a process uses it.
         let _ = slimio_shortcut::lock_stage(stage);
         told.state.locked.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
-/// Notes that a slot is free again.
+/// Notes that the slot has no locked stage any more.
 pub(crate) fn unlock(slot: usize) {
     if let Some(told) = told() {
         told.state.locked.fetch_and(!(1 << slot), Ordering::Relaxed);
@@ -180,16 +181,17 @@ pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether the program's limit of descriptors or of file sizes is so low that the program may
-/// depend on it. This library's descriptors, or the zeros ahead, could then reach the limit.
+/// Whether the program has a low limit of descriptors, or any limit of file sizes. This library's
+/// descriptors could exceed the first limit. The zeros that the keeper writes after a log's end
+/// could exceed the second limit.
 pub(crate) fn is_limited() -> bool {
     let files = getrlimit(Resource::Nofile).current;
     let bytes = getrlimit(Resource::Fsize).current;
     files.is_some_and(|files| files < DESCRIPTORS_MIN) || bytes.is_some()
 }
 
-/// A descriptor of this library for the same open file. Its number is so high that it is out of the
-/// program's way.
+/// Copies a descriptor for this library. If possible, the copy gets a high number, which is out of
+/// the program's way.
 pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let first = files.min(DESCRIPTORS as u64) as i32 - DESCRIPTORS_OURS;
@@ -207,14 +209,14 @@ pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Opt
     let Some(told) = told() else { return Ok(None) };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return Ok(None) };
-    // If sending fails, the keeper does not have the file.
+    // If sending fails, the keeper has not begun to take the file.
     let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
     if take.send(socket, &[file], true).is_err() {
         return Ok(None);
     }
     match Message::receive(socket, true)? {
         Some((Message::Yes(number), stage)) if !stage.is_empty() => {
-            let stage = stage.into_iter().next().expect("there is one");
+            let stage = stage.into_iter().next().expect("the message has a descriptor");
             told.state.process.store(process(), Ordering::Relaxed);
             Ok(Some((number, out_of_the_way(stage)?.into())))
         }
@@ -223,10 +225,11 @@ pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Opt
     }
 }
 
-/// Asks the keeper for the table of debts.
+/// Asks the keeper for the file with the table of debts.
 pub(crate) fn debts() -> Option<File> {
     let told = told()?;
-    // The connection is closed again, because most programs open no file of whole blocks.
+    // This connection is closed again, because most programs open no file of whole blocks and need
+    // no connection later.
     let socket = told.connected()?;
     Message::Debts(told.meeting.token.clone()).send(&socket, &[], true).ok()?;
     match Message::receive(&socket, true) {
@@ -235,13 +238,13 @@ pub(crate) fn debts() -> Option<File> {
     }
 }
 
-/// Makes the keeper prepare a file that is written in whole blocks, and waits until that is done.
+/// Asks the keeper to prepare a file that is written in whole blocks, and waits for the answer.
 pub(crate) fn prepare(file: BorrowedFd<'_>) {
     let Some(told) = told() else { return };
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(true) else { return };
     if Message::Whole(told.meeting.token.clone()).send(socket, &[file], true).is_ok() {
-        // If the keeper has ended, the file stays as it is.
+        // If the keeper has ended, nobody prepares the file.
         let _ = Message::receive(socket, true);
     }
 }
@@ -249,13 +252,13 @@ pub(crate) fn prepare(file: BorrowedFd<'_>) {
 /// Tells the keeper that something was appended, or that other work is due.
 pub(crate) fn tell(number: u32) {
     let Some(told) = told() else { return };
-    // A forked child has no connection yet. To make one, it takes the lock.
+    // A forked child has no connection yet. Only a thread with the lock may make a connection.
     let lock = (told.state.socket.load(Ordering::Relaxed) == 0).then(|| Lock::take(told.state));
     let socket = told.socket(true);
     drop(lock);
     if let Some(socket) = socket {
         // If the socket is full, the message is dropped. That does no harm: the keeper still has
-        // messages to handle, and then looks at all logs anyway.
+        // messages to handle, and looks at all logs after them.
         let _ = Message::Appended(number).send(socket, &[], false);
     }
 }
@@ -266,7 +269,7 @@ pub(crate) fn close(number: u32) {
     let _lock = Lock::take(told.state);
     let Some(socket) = told.socket(false) else { return };
     if Message::Closed(number).send(socket, &[], true).is_ok() {
-        // If the keeper has ended, its descriptors are closed too.
+        // If the keeper has ended, the kernel has closed the keeper's descriptors.
         let _ = Message::receive(socket, true);
     }
 }
@@ -281,8 +284,8 @@ impl Told {
         Some(socket)
     }
 
-    /// The socket to the keeper. If this process has none yet, connects, but only if `connects` is
-    /// set.
+    /// The socket to the keeper. If this process has no socket yet, `connects` decides: if it is
+    /// true, this function connects to the keeper, otherwise it returns `None`.
     fn socket(&self, connects: bool) -> Option<BorrowedFd<'static>> {
         let number = match self.state.socket.load(Ordering::Acquire) {
             0 if connects => {
@@ -298,7 +301,8 @@ impl Told {
     }
 }
 
-/// A lock, because only one thread at a time may ask the keeper and wait for the answer.
+/// A lock. Only the thread that holds it may connect to the keeper, or ask the keeper and wait for
+/// the answer.
 struct Lock(&'static State);
 
 impl Lock {

@@ -1,12 +1,13 @@
-//! libc's own functions. They are looked up by name in the libraries after this one.
+//! libc's own functions. This module looks them up by name in the libraries that the dynamic linker
+//! searches after this library.
 
-#![expect(unsafe_code, reason = "symbols are addresses")]
+#![expect(unsafe_code, reason = "the address of a symbol has no type")]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of a library after this one.
+/// A function of a library that the dynamic linker searches after this library.
 pub(crate) struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -28,8 +29,8 @@ impl Next {
         // SAFETY: the name is a C string.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if address.is_null() {
-            // This can't happen. Without this library, a program that calls this function must find
-            // it in libc.
+            // This can't happen, because libc has the function: without this library, a program
+            // that calls the function must find it in libc.
             std::process::abort();
         }
         self.address.store(address, Ordering::Relaxed);
@@ -37,8 +38,8 @@ impl Next {
     }
 }
 
-/// Defines functions that take the place of libc's. `next` is libc's own, called with the same
-/// arguments.
+/// Defines functions that replace libc's functions of the same names. In a function's body, `next`
+/// calls libc's function with the same arguments.
 macro_rules! hooks {
     ($(
         $(#[$meta:meta])*
@@ -62,7 +63,7 @@ macro_rules! hooks {
                     std::mem::transmute::<*mut std::ffi::c_void, Function>(NEXT.address())($($arg),*)
                 }
             };
-            // Some functions never call `next`.
+            // Keeps the compiler quiet about functions that never call `next`.
             let _ = &next;
             $(let $next = &next;)?
             $body
@@ -71,9 +72,10 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Defines functions that take the place of libc's. Each function's type is followed by the
-/// descriptors whose logs the function gives up first. Such a function may also change files that
-/// are written in whole blocks, so a debt is noted for these files.
+/// Defines functions that replace libc's functions of the same names. After each function's type,
+/// the names of its descriptors follow. The function first gives the logs of these descriptors back
+/// for good. It may also change files that are written in whole blocks, so it notes a debt for each
+/// such file.
 macro_rules! hooks_that_give_up {
     ($(
         $(#[$meta:meta])*
@@ -90,14 +92,14 @@ macro_rules! hooks_that_give_up {
 }
 pub(crate) use hooks_that_give_up;
 
-/// The number of the last error of this thread.
+/// This thread's errno: the number of its last error.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: libc gives every thread an errno.
+    // SAFETY: libc gives every thread an errno of its own.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets the number of the last error of this thread.
+/// Sets this thread's errno.
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: libc gives every thread an errno.
+    // SAFETY: libc gives every thread an errno of its own.
     unsafe { *libc::__errno_location() = error }
 }

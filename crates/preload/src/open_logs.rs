@@ -1,4 +1,4 @@
-//! The logs that are open, by their descriptors.
+//! The logs that the program has open, by their descriptors.
 
 #![expect(unsafe_code, reason = "logs are shared by threads that may close them")]
 
@@ -19,19 +19,19 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 use crate::whole_files;
 
-/// The table has no entries for descriptors from this number on.
+/// The table has entries for the descriptors below this number.
 pub(crate) const DESCRIPTORS: usize = 1 << 16;
 /// The number of logs that can be open at once. Further logs are left to the kernel.
 pub(crate) const LOGS: usize = 64;
-/// Marks a descriptor of this library.
+/// The table's entry for a descriptor of this library.
 pub(crate) const OWN: u8 = u8::MAX;
 /// The keeper never leaves more zeros than this after a log's end.
 const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
-/// What each descriptor is for. Zero: nothing here. Up to `LOGS`: the number of a log, plus one.
-/// Above that: the number of a file of whole blocks, plus `LOGS`, plus one. [`OWN`]: this library
-/// itself.
+/// What each descriptor is for. Zero: nothing that concerns this library. `n + 1`, up to `LOGS`:
+/// the log in slot `n`. `LOGS + 1 + n`: the file of whole blocks in slot `n`. [`OWN`]: a descriptor
+/// of this library itself.
 pub(crate) static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
 
@@ -52,17 +52,17 @@ impl Slot {
     }
 }
 
-/// A log that was opened by this process, or by a process that this one was forked from.
+/// A log that this process or one of its ancestors has opened.
 struct OpenLog {
     number: u32,
-    /// The process that has opened the log.
+    /// The id of the process that has opened the log.
     taker: i32,
     file: LogFile<OwnedFd>,
-    /// The stage's file. Its lock shows that the stage is in use, for as long as the file is open.
+    /// The stage's file. While the file is open, its lock shows that the stage is in use.
     stage: File,
 }
 
-/// A log in use by this thread.
+/// A log that this thread is using.
 pub(crate) struct Using {
     slot: &'static Slot,
 }
@@ -86,7 +86,7 @@ fn use_slot(descriptor: c_int, number: u8) -> Option<Using> {
     let slot = &SLOTS[usize::from(number) - 1];
     slot.users.fetch_add(1, Ordering::SeqCst);
     let using = Using { slot };
-    // The log may have been closed meanwhile, and the slot may have another log.
+    // Another thread may have closed the log meanwhile, and the slot may hold another log now.
     if TABLE[descriptor as usize].load(Ordering::SeqCst) != number {
         return None;
     }
@@ -112,10 +112,12 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
     TABLE.get(descriptor as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == OWN)
 }
 
-/// Asks the keeper to take a file that the program has just opened for writing, with these flags.
+/// Called when the program has opened a log for writing. Asks the keeper to take the log. If the
+/// keeper dies meanwhile, the file gets `flags` back.
 pub(crate) fn opened(descriptor: c_int, flags: c_int, kind: Kind) {
     if (descriptor as usize) < DESCRIPTORS {
-        // If the file can't be taken, it is left to the kernel, and the keeper has reported why.
+        // If the keeper can't take the file, the kernel writes the file, and the keeper has
+        // reported the reason.
         let _ = try_open(descriptor, flags, kind);
     }
 }
@@ -128,13 +130,13 @@ fn try_open(descriptor: c_int, flags: c_int, kind: Kind) -> io::Result<()> {
         return Ok(());
     };
     let slot = &SLOTS[number];
-    // SAFETY: the program has opened the descriptor, and can't close it yet, because it does not
-    // know its number.
+    // SAFETY: the descriptor is open, and the program can't close it yet, because the program does
+    // not know its number.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     match ask(file, flags, kind) {
         Ok(Some(log)) => {
-            // SAFETY: only this thread uses the slot, because the slot was free and is not in the
-            // table yet.
+            // SAFETY: only this thread uses the slot, because the slot was free and no entry of the
+            // table leads to the slot yet.
             unsafe { *slot.log.get() = Some(log) };
             TABLE[descriptor as usize].store(number as u8 + 1, Ordering::SeqCst);
             Ok(())
@@ -151,8 +153,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     match meeting::take(file, kind == Kind::SelfEnding) {
         Ok(None) => Ok(None),
         Ok(Some((number, stage))) => {
-            // Until here, this library must close no descriptor of the file: that would drop the
-            // program's locks on the file (F_SETLK).
+            // Up to this point, this library must not close any descriptor of the file. Closing one
+            // would drop the program's locks on the file (F_SETLK).
             let log = meeting::out_of_the_way(file).and_then(|own| {
                 let taker = meeting::process();
                 Ok(OpenLog { number, taker, file: LogFile::new(own, Stage::open(&stage)?), stage })
@@ -163,7 +165,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
             Ok(Some(log?))
         }
         Err(error) => {
-            // The keeper has died meanwhile, and may have prepared the file only in part.
+            // The keeper has died meanwhile. It may have prepared the file only in part, so this
+            // process undoes the preparation.
             let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
             rustix::fs::fcntl_setfl(file, flags)?;
             end_lease(file);
@@ -173,8 +176,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     }
 }
 
-/// Cuts a file to `size` if it has only zeros after that. Other bytes stay, because somebody else
-/// may have appended them.
+/// Cuts a file to `size` if all bytes after that are zeros. Bytes that are not zeros stay, because
+/// another process may have appended them.
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     // The file is opened again for reading, because the program's descriptor may be for writing
     // only.
@@ -193,8 +196,8 @@ fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
 }
 
 /// Called when the program closes a descriptor. If the descriptor is for a log, gives the file back
-/// and forgets the log. Returns an error if some appended bytes could not be made durable, and
-/// `None` if the descriptor is not for a log.
+/// and forgets the log. Returns an error if some appended bytes could not be made durable. Returns
+/// `None` if the descriptor is not for a log, or if the process is a child of vfork(2).
 pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     let entry = TABLE.get(descriptor as usize)?;
     if !is_log(entry.load(Ordering::Relaxed)) {
@@ -202,7 +205,7 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     }
     let taker = of(descriptor)?.log().taker;
     let process = meeting::process_here(taker);
-    // A child of vfork(2) shares this memory, but has its own descriptors.
+    // A child of vfork(2) shares this memory with its parent, but has descriptors of its own.
     if process == Process::Borrower {
         return None;
     }
@@ -210,8 +213,9 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     if !is_log(number) {
         return None;
     }
-    // A forked child does not wait for the users, because they may include threads that it does not
-    // have. It does not give the file back either, because its parent still uses the log.
+    // A forked child does not wait for the users, because they may be threads of the parent, which
+    // the child does not have. The child does not give the file back either, because the parent
+    // still uses the log.
     if process == Process::Child && !is_planted("child-gives-back") {
         return Some(Ok(()));
     }
@@ -220,7 +224,7 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     while slot.users.load(Ordering::SeqCst) > 1 {
         std::thread::sleep(CLOSE_PAUSE);
     }
-    // SAFETY: the log is not in the table any more, and nobody uses it.
+    // SAFETY: no entry of the table leads to the log any more, and no thread uses the log.
     let log = unsafe { (*slot.log.get()).take() };
     let released = log.map(|log| {
         let released = log.file.release();
@@ -235,11 +239,12 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives a log back for good. This is called if the program uses the log in a way that only the
-/// kernel can serve, or hands the log to a process that does not know of the stage. If giving it
-/// back fails, the next call on the log reports the failure.
+/// Gives a log back for good. This function is called if the program uses the log in a way that
+/// only the kernel can serve, or hands the log to a process that does not know of the stage. If the
+/// log can't be given back, the next call on the log reports the failure.
 ///
-/// Nothing is closed, because that would drop the program's locks on the file (`F_SETLK`).
+/// This function closes no descriptor, because that would drop the program's locks on the file
+/// (`F_SETLK`).
 pub(crate) fn give_up(descriptor: c_int) {
     if let Some(log) = of(descriptor) {
         let _ = log.log().file.give_up();
@@ -262,15 +267,15 @@ pub(crate) fn sync_all() {
     }
 }
 
-/// Called before another program is started. Gives back every log that the new program inherits. If
-/// this process itself becomes the new program, gives back all logs that this process has opened,
-/// too.
+/// Called before this process starts another program. Gives back for good every log whose
+/// descriptor the new program inherits. If this process itself becomes the new program, also gives
+/// back all logs that this process has opened.
 pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
             continue;
         }
-        // SAFETY: the call takes numbers.
+        // SAFETY: the call takes only numbers.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
         let is_inherited = flags >= 0 && flags & libc::FD_CLOEXEC == 0;
         let ends = || {
@@ -291,22 +296,22 @@ impl Using {
         log.as_ref().expect("a slot in the table has a log")
     }
 
-    /// If the keeper is dead, gives the file back. If it were not given back, a process that opens
-    /// the file would wait for a long time, and nobody would mend the file.
+    /// Gives the file back if the keeper is dead. Otherwise, a process that opens the file would
+    /// wait for a long time, and nobody would mend the file.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
         if !file.stage().is_kept() && !is_planted("keeper-not-missed") {
-            // If this fails, the next call reports the failure.
+            // If the file can't be given back, the next call on the log reports the failure.
             let _ = file.release();
         }
     }
 
-    /// Writes bytes at the file's position, or lets the kernel write them.
+    /// Writes bytes at the file's position. If the file is not taken, lets the kernel write them.
     pub(crate) fn write(&self, pieces: &[IoSlice<'_>], next: impl Fn() -> ssize_t) -> ssize_t {
         self.put(pieces, |log| log.append_vectored(pieces), next)
     }
 
-    /// Writes bytes at an offset, or lets the kernel write them.
+    /// Writes bytes at an offset. If the file is not taken, lets the kernel write them.
     pub(crate) fn write_at(
         &self,
         pieces: &[IoSlice<'_>],
@@ -350,7 +355,7 @@ impl Using {
         }
     }
 
-    /// Reads bytes from the file by `read`, or lets the kernel read them.
+    /// Reads bytes from the file by `read`. If the file is not taken, lets the kernel read them.
     pub(crate) fn read(
         &self,
         read: impl Fn(&LogFile<OwnedFd>) -> io::Result<Option<usize>>,
@@ -366,14 +371,16 @@ impl Using {
             match self.unless_taken(&next) {
                 Ok(Some(count)) => return count,
                 Ok(None) => {}
-                // A failed write does not keep the program from reading.
+                // The error comes from an earlier write. Such an error must not keep the program
+                // from reading.
                 Err(_) => return next(),
             }
         }
     }
 
     /// Lets the kernel read or write a file that is not taken. Returns `None` if the caller must
-    /// try again: the file is taken now, or direct I/O was still on and has just been turned off.
+    /// try again: either the file is taken now, or direct I/O was still on for the file, and this
+    /// function has just turned it off.
     fn unless_taken(&self, next: impl Fn() -> ssize_t) -> io::Result<Option<ssize_t>> {
         let file = &self.log().file;
         let Some((result, error)) = file.unless_taken(|| (next(), errno()))? else {
@@ -386,7 +393,7 @@ impl Using {
         Ok(Some(result))
     }
 
-    /// Makes everything durable, or lets the kernel do so.
+    /// Makes all bytes of the log durable. If the file is not taken, lets the kernel do this.
     pub(crate) fn sync(&self, next: impl FnOnce() -> c_int) -> c_int {
         self.leave_if_alone();
         match self.log().file.sync() {
@@ -396,7 +403,8 @@ impl Using {
         }
     }
 
-    /// Gives the file back, and runs `next`, a call on the file, before the file is taken again.
+    /// Gives the file back and runs `next`, which calls the kernel for the file. The file may be
+    /// taken again only after that.
     pub(crate) fn by_kernel<T: From<i8>>(&self, next: impl FnOnce() -> T) -> T {
         let log = self.log();
         let is_taken = log.file.is_taken().unwrap_or(false);
@@ -413,23 +421,25 @@ impl Using {
         }
     }
 
-    /// The length of the log; `None` if the file is not taken, so that the kernel knows the length.
+    /// The length of the log. `None` if the file is not taken; then only the kernel knows the
+    /// length.
     pub(crate) fn length(&self) -> Option<off_t> {
         self.log().file.length().ok().flatten().map(|length| length as off_t)
     }
 
-    /// The file's position; `None` if the file is not taken, so that the kernel knows the position.
+    /// The file's position. `None` if the file is not taken; then only the kernel knows the
+    /// position.
     pub(crate) fn position(&self) -> Option<off_t> {
         self.log().file.position().ok().flatten().map(|position| position as off_t)
     }
 
-    /// Moves the position to the end of the log; `None` if the file is not taken, so that the
-    /// kernel must do it.
+    /// Moves the position to the end of the log. `None` if the file is not taken; then the kernel
+    /// must move the position.
     pub(crate) fn seek_end(&self) -> Option<off_t> {
         self.log().file.seek_end().ok().flatten().map(|end| end as off_t)
     }
 
-    /// Turns the flags that the file has now into those that the program opened it with.
+    /// Turns the flags that the file has now into the flags with which the program opened the file.
     pub(crate) fn flags(&self, flags: c_int) -> c_int {
         self.log().file.flags_as_opened(flags)
     }

@@ -1,8 +1,8 @@
-//! The open files that are overwritten in whole blocks, by their descriptors.
+//! The open files that the program overwrites in whole blocks, by their descriptors.
 //!
-//! These files share the table of descriptors with logs, and have the numbers after those of the
-//! logs. There are no locks here, so a forked child can go on, whatever the threads of its parent
-//! were doing.
+//! These files share the table of descriptors with the logs. In that table, their numbers begin
+//! after those of the logs. This module uses no locks. So a forked child can go on, whatever the
+//! threads of its parent were doing.
 
 #![expect(unsafe_code, reason = "files are shared by threads that may close them")]
 
@@ -24,20 +24,22 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 use crate::open_logs::{LOGS, OWN, TABLE, failed};
 
-/// The number of files that can be open at once.
+/// The number of files that can be open at once. Writes to more files are left to the kernel.
 const FILES: usize = OWN as usize - 1 - LOGS;
-/// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, a write
-/// goes to the end of the file, whatever its offset (see pwrite(2)). With `O_DIRECT`, nothing would
-/// be gained: the program can already flush one write while it makes the next.
+/// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, each
+/// write goes to the end of the file, whatever the write's offset (see pwrite(2)). With `O_DIRECT`,
+/// the short way would gain nothing: the program can already flush one write while it makes the
+/// next write.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
-/// A bit of `users` that marks a slot as not free.
+/// The bit of `users` that is set in a slot that is not free.
 const BUSY: usize = 1 << 63;
 
 static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
-/// The table of debts. The cell is empty before the first use, and holds `None` if there is no
-/// table.
+/// The table of debts. The cell is empty before the first use. Later, it holds `None` if the keeper
+/// could not give this process the table.
 static DEBTS: OnceLock<Option<Debts>> = OnceLock::new();
-/// Whether a sync after a write has failed. Without a table, each write is synced at once.
+/// Whether a sync by this library has failed. Without a table of debts, this library syncs each
+/// write at once.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Room for an open file.
@@ -49,8 +51,8 @@ struct Slot {
     file: UnsafeCell<Option<WholeFile<'static>>>,
 }
 
-// SAFETY: only two threads change the file: the one that has taken the free slot, before there are
-// users, and the last user. Only users read the file.
+// SAFETY: only two threads change the file: the thread that has taken the free slot, before the
+// slot has users, and the last user. Only users read the file.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -59,7 +61,7 @@ impl Slot {
     }
 }
 
-/// A file in use by this thread.
+/// A file that this thread is using.
 pub(crate) struct Using {
     slot: &'static Slot,
     descriptor: c_int,
@@ -96,7 +98,7 @@ pub(crate) fn of(descriptor: c_int) -> Option<Using> {
     let more = |users: usize| (users > BUSY).then(|| users + 1);
     slot.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
     let using = Using { slot, descriptor };
-    // The file may have been closed meanwhile, and the slot may have another file.
+    // Another thread may have closed the file meanwhile, and the slot may hold another file now.
     (number_of(descriptor) == Some(number)).then_some(using)
 }
 
@@ -112,7 +114,7 @@ impl Slot {
         if self.users.fetch_sub(1, Ordering::SeqCst) != BUSY + 1 {
             return;
         }
-        // SAFETY: there are no users, and there will be none until the slot is free.
+        // SAFETY: the slot has no users now, and can't get any until it is free.
         let file = unsafe { (*self.file.get()).take() };
         if let Some(direct) = file.as_ref().and_then(WholeFile::direct) {
             TABLE[direct.as_raw_fd() as usize].store(0, Ordering::SeqCst);
@@ -125,8 +127,8 @@ impl Slot {
 /// Called when the program has opened a file of whole blocks for writing.
 pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     meeting::is_own_memory();
-    // SAFETY: the program has opened the descriptor, and can't close it yet, because it does not
-    // know its number.
+    // SAFETY: the descriptor is open, and the program can't close it yet, because the program does
+    // not know its number.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let debts = debts();
     let debt = debts.and_then(|debts| Some(debts.of(Identity::of(file).ok()?)));
@@ -136,7 +138,8 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
     };
     let found = SLOTS.iter().enumerate().find(|(_, slot)| is_free(slot));
     let (Some((number, slot)), Some(entry)) = (found, TABLE.get(descriptor as usize)) else {
-        // There is no room for this descriptor, so this library will not see writes through it.
+        // There is no room for this descriptor, so this library will not see the writes through the
+        // descriptor.
         if let Some((_, slot)) = found {
             slot.users.store(0, Ordering::SeqCst);
         }
@@ -146,9 +149,9 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
         if debt.is_new() {
             meeting::prepare(file);
         }
-        // To get a direct descriptor with a high number, a descriptor is opened, copied and closed.
-        // That is not possible if the process has locks on the file: closing any descriptor of a
-        // file drops them (F_SETLK).
+        // To get a direct descriptor with a high number, `direct` opens, copies and closes another
+        // descriptor. This must not happen if the process has locks on the file: when a process
+        // closes any descriptor of a file, it loses its locks on the file (F_SETLK).
         let is_locked = is_locked_here(file) && !is_planted("locks-not-looked-for");
         let is_left = OTHERS.intersects(OFlags::from_bits_retain(flags as u32));
         let is_ours = !is_left && !is_locked && !meeting::is_limited();
@@ -162,7 +165,7 @@ pub(crate) fn opened(descriptor: c_int, flags: c_int) {
 }
 
 /// Whether this process has a record lock on the file, through any descriptor. If the kernel does
-/// not tell, the answer is true.
+/// not list the locks, the answer is `true`.
 fn is_locked_here(file: BorrowedFd<'_>) -> bool {
     let Ok(status) = rustix::fs::fstat(file) else { return true };
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return true };
@@ -183,7 +186,7 @@ fn direct(file: BorrowedFd<'_>) -> io::Result<File> {
 /// Called when the program closes a descriptor.
 pub(crate) fn close(descriptor: c_int) {
     let Some(number) = number_of(descriptor) else { return };
-    // A child of vfork(2) shares this memory, but has its own descriptors.
+    // A child of vfork(2) shares this memory with its parent, but has descriptors of its own.
     if meeting::process_here(0) != Process::Borrower
         && usize::from(TABLE[descriptor as usize].swap(0, Ordering::SeqCst)) == LOGS + 1 + number
     {
@@ -191,7 +194,8 @@ pub(crate) fn close(descriptor: c_int) {
     }
 }
 
-/// Runs `next`, a system call that may change files and move their blocks.
+/// Runs `next`, a system call that may change the files of these descriptors and move their blocks.
+/// Notes a debt for each of these files.
 pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOnce() -> T) -> T {
     if descriptors.iter().all(|descriptor| number_of(*descriptor).is_none()) {
         return next();
@@ -210,10 +214,10 @@ pub(crate) fn around<const N: usize, T>(descriptors: [c_int; N], next: impl FnOn
     result
 }
 
-/// Called when the program has opened a file by a stream. This library does not see writes through
-/// a stream.
+/// Called when the program has opened a file by a stream. Notes a debt for good, because this
+/// library does not see writes through a stream.
 pub(crate) fn opened_by_stream(descriptor: c_int) {
-    // SAFETY: the program has opened the descriptor just now.
+    // SAFETY: the program has just opened the descriptor, and can't have closed it yet.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     if let (Some(debts), Ok(identity)) = (debts(), Identity::of(file)) {
         debts.of(identity).owe_for_good();
@@ -243,7 +247,7 @@ pub(crate) fn write<T>(descriptor: c_int, next: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Makes a file durable. Calls the kernel only if the file has a debt or if `is_forced`.
+/// Makes a file durable. Calls the kernel only if the file has a debt, or if `is_forced` is set.
 pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_int) -> c_int {
     match of(descriptor) {
         Some(file) => file.sync(is_forced, next),
@@ -251,7 +255,8 @@ pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_
     }
 }
 
-/// Notes that, from now on, the file may be changed in ways that this library does not see.
+/// Notes a debt for good, because the file may from now on be changed in ways that this library
+/// does not see.
 pub(crate) fn owe_for_good(descriptor: c_int) {
     if let Some(file) = of(descriptor).as_ref().and_then(Using::file) {
         file.debt().owe_for_good();
@@ -260,17 +265,17 @@ pub(crate) fn owe_for_good(descriptor: c_int) {
 
 impl Using {
     fn file(&self) -> Option<&WholeFile<'static>> {
-        // SAFETY: the file is changed only when it has no users.
+        // SAFETY: the slot's file is changed only while the slot has no users.
         unsafe { (*self.slot.file.get()).as_ref() }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the program has the descriptor open, because it is in the middle of a call for
-        // it.
+        // SAFETY: the program is in the middle of a call for the descriptor, so the descriptor is
+        // open.
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Writes at an offset: the short way, or by the kernel.
+    /// Writes at an offset. If the write can't go the short way, lets the kernel write.
     pub(crate) fn write_at(
         &self,
         pieces: &[IoSlice<'_>],
@@ -280,7 +285,7 @@ impl Using {
         let Some(file) = self.file().filter(|file| file.direct().is_some() && offset >= 0) else {
             return self.by_kernel(next);
         };
-        // The flags may have been changed by another process that has a copy of the descriptor.
+        // Another process that has a copy of the descriptor may have changed the flags.
         let flags = rustix::fs::fcntl_getfl(self.descriptor());
         if flags.map_or(true, |flags| flags.intersects(OTHERS)) {
             return self.by_kernel(next);
@@ -305,7 +310,7 @@ impl Using {
     }
 
     /// Syncs the file if there is no table of debts. Without the table, this process can't tell
-    /// other processes of a debt, so it must leave none.
+    /// other processes of a debt, so it must leave no debt.
     fn sync_without_table(&self) {
         let is_alone = self.file().is_none() && !is_planted("table-not-missed");
         if is_alone && rustix::fs::fdatasync(self.descriptor()).is_err() {

@@ -1,5 +1,5 @@
 //! Asynchronous reading and writing (aio(7)). libc serves these calls in threads of its own, which
-//! call the kernel directly. So the file is left to the kernel first.
+//! call the kernel directly. So this library first leaves the file to the kernel.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -14,7 +14,7 @@ use crate::whole_files::owe_for_good;
 /// Leaves the file of an asynchronous call to the kernel.
 ///
 /// # Safety
-/// `control` is null or can be read.
+/// `control` is null or points to an `aiocb` that can be read.
 unsafe fn leave(control: *const aiocb) {
     // SAFETY: as the caller promises.
     if let Some(control) = unsafe { control.as_ref() } {

@@ -1,4 +1,5 @@
-//! All other calls on files: calls that seek, cut, map or copy a file, or ask for its size.
+//! Calls that seek in a file, cut, allocate, map or copy a file, ask for a file's size, advise the
+//! kernel about a file, or sync all files.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -16,7 +17,8 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // The position and the log's end are known here, so these calls do not need the kernel.
+    // If a log is taken, this library knows the log's position and end. Then these two calls do not
+    // need the kernel.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -32,8 +34,8 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Cuts a file by its path. If the file is a taken log, the kernel breaks its lease first, so the
-/// keeper gives the log back.
+/// Cuts the file at a path. If the file is a taken log, the kernel first breaks the log's lease, so
+/// the keeper gives the log back.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -47,8 +49,8 @@ unsafe fn cut_at(path: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// The descriptor that a call with a path is about: `fd` if the path is empty and the flags allow
-/// that, otherwise -1.
+/// The descriptor of the file that a call with a path asks about: `fd` if the path is empty and the
+/// flags allow an empty path, otherwise -1.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -58,13 +60,14 @@ unsafe fn without_path(fd: c_int, path: *const c_char, flags: c_int) -> c_int {
     if is_empty && flags & libc::AT_EMPTY_PATH != 0 { fd } else { -1 }
 }
 
-/// Passes advice on. Advice to read ahead is dropped for a log, because a taken file must have
-/// nothing in the page cache.
+/// Passes advice on to the kernel. Drops advice to read ahead in a log, because a taken file must
+/// have nothing in the page cache.
 fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if advice == libc::POSIX_FADV_WILLNEED && of(fd).is_some() { 0 } else { next() }
 }
 
-/// Gives a file back and then maps it, because this library does not see stores to mapped memory.
+/// Maps a file. If the file is a log, gives the log back for good first, because this library does
+/// not see stores to mapped memory.
 fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
     give_up(fd);
     let mapped = next();
@@ -74,8 +77,8 @@ fn map(fd: c_int, flags: c_int, next: impl FnOnce() -> *mut c_void) -> *mut c_vo
     mapped
 }
 
-/// Corrects the size in `status`: puts the log's length in place of the file's length, which
-/// includes the zeros ahead.
+/// Corrects the size of a log in `status`. fstat(2) gives the size of the file, which includes the
+/// zeros that the keeper has written after the log's end.
 ///
 /// # Safety
 /// If `result` is zero, fstat(2) has filled `status`.
@@ -143,37 +146,41 @@ hooks! {
 
     /// fstat(2)
     fn fstat(fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled `status`.
+        // SAFETY: if `next` returns zero, libc has filled `status`.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstat(2)
     fn fstat64(fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled `status`; on 64-bit machines, the structs are the same.
+        // SAFETY: if `next` returns zero, libc has filled `status`; on 64-bit machines, the structs
+        // are the same.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled `status`.
+        // SAFETY: if `next` returns zero, libc has filled `status`.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstat(2), as called by programs that were built with glibc before 2.33.
     fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int [next] {
-        // SAFETY: libc has filled `status`; on 64-bit machines, the structs are the same.
+        // SAFETY: if `next` returns zero, libc has filled `status`; on 64-bit machines, the structs
+        // are the same.
         unsafe { sized(fd, next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
+        // SAFETY: if `next` returns zero, libc has filled `status`; the caller promises a path that
+        // is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
     /// fstatat(2)
     fn fstatat64(fd: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int [next] {
-        // SAFETY: libc has filled `status`; the caller promises a path that is a C string or null.
+        // SAFETY: if `next` returns zero, libc has filled `status`; the caller promises a path that
+        // is a C string or null.
         unsafe { sized(without_path(fd, path, flags), next(), status) }
     }
 
@@ -223,8 +230,8 @@ hooks! {
         map(fd, flags, next)
     }
 
-    /// ioctl(2). A request that makes two files share blocks reads one of them and writes the
-    /// other.
+    /// ioctl(2). A request that makes two files share blocks reads one file and changes the other
+    /// file.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
         match request {
             FICLONE => {
@@ -233,8 +240,8 @@ hooks! {
             }
             FICLONERANGE if argument != 0 => {
                 give_up(fd);
-                // SAFETY: the argument begins with the other descriptor, as ioctl_ficlonerange(2)
-                // says.
+                // SAFETY: the argument points to a struct that begins with the source's descriptor,
+                // as ioctl_ficlonerange(2) says.
                 give_up(unsafe { *(argument as *const i64) } as c_int);
             }
             FIDEDUPERANGE => give_up(fd),

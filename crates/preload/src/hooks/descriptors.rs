@@ -1,6 +1,6 @@
 //! Calls that close, copy or hand on descriptors.
 
-#![expect(unsafe_code, reason = "they have the names of libc's functions")]
+#![expect(unsafe_code, reason = "the functions replace libc's functions of the same names")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -13,18 +13,18 @@ use crate::open_logs::{
 };
 use crate::whole_files;
 
-/// `CLOSE_RANGE_CLOEXEC`: nothing is closed before an exec.
+/// `CLOSE_RANGE_CLOEXEC`: the kernel closes the descriptors only at the process's next exec.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-/// Gives a file up, because from now on another process or a stream may write to it, and this
-/// library would not see those writes.
+/// Leaves the file of a descriptor to the kernel. From now on, another process or a stream may
+/// write to the file, and this library does not see those writes.
 pub(super) fn hand_on(fd: c_int) {
     give_up(fd);
     whole_files::owe_for_good(fd);
 }
 
-/// Closes a descriptor by `next`. If an earlier write has failed, reports the failure as close(2)
-/// does.
+/// Closes a descriptor by `next`. If some bytes of a log could not be made durable, returns the
+/// error as close(2) does.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);
     whole_files::close(fd);
@@ -63,7 +63,7 @@ fn close_all(first: c_uint, last: c_uint, next: impl Fn(c_uint, c_uint) -> c_int
 /// Makes `other` a copy of `fd`.
 fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if is_own(other) {
-        // dup2(2) fails with the same error if another thread is just taking the number.
+        // dup2(2) itself returns this error if another thread is just taking the number `other`.
         return failed(&Errno::BUSY.into()) as c_int;
     }
     hand_on(fd);
@@ -74,12 +74,12 @@ fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     next()
 }
 
-/// Gives up the files whose descriptors a message hands to another process.
+/// Leaves the files whose descriptors a message hands to another process to the kernel.
 ///
 /// # Safety
 /// As for sendmsg(2).
 unsafe fn give_up_sent(message: *const msghdr) {
-    // SAFETY: the message and its ancillary data can be read.
+    // SAFETY: as the caller promises, the message and its ancillary data can be read.
     unsafe {
         if message.is_null() || (*message).msg_controllen == 0 {
             return;
@@ -98,11 +98,11 @@ unsafe fn give_up_sent(message: *const msghdr) {
     }
 }
 
-/// Gives all logs up before the program limits the size of its files, because the zeros ahead would
-/// count towards the limit.
+/// Gives all logs back for good before the program limits the size of its files. Otherwise, the
+/// zeros that the keeper writes after a log's end would count towards the limit.
 ///
 /// # Safety
-/// `limit` is null or can be read.
+/// `limit` is null or points to an `rlimit` that can be read.
 unsafe fn before_limit(resource: c_uint, limit: *const rlimit) {
     // SAFETY: as the caller promises.
     let is_limit = !limit.is_null() && unsafe { (*limit).rlim_cur } != libc::RLIM_INFINITY;
@@ -112,7 +112,7 @@ unsafe fn before_limit(resource: c_uint, limit: *const rlimit) {
 }
 
 fn close_range_by_kernel(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // SAFETY: the call takes numbers; the caller wants these descriptors closed.
+    // SAFETY: the call takes only numbers, and the caller wants these descriptors closed.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
 }
 
@@ -203,7 +203,7 @@ hooks! {
         next()
     }
 
-    /// vdprintf(3). On x86-64, its last argument is passed as a pointer.
+    /// vdprintf(3). On x86-64, `arguments` (a `va_list`) is passed as a pointer.
     #[cfg(target_arch = "x86_64")]
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int [next] {
         hand_on(fd);

@@ -1,4 +1,4 @@
-//! The functions that take the place of libc's.
+//! The functions that replace libc's functions of the same names.
 
 mod asynchronous;
 mod change;

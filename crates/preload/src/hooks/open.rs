@@ -14,17 +14,18 @@ use crate::{meeting, open_logs, whole_files};
 
 /// A descriptor that is opened with one of these flags is not for writing.
 const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
-/// A log that is opened with one of these flags does not go the short way. Its writes are direct or
-/// durable already.
+/// If the program opens a log with one of these flags, the log's writes do not go the short way,
+/// because they are already direct or durable.
 const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
-/// Looks at a descriptor that the program has opened.
+/// Called when the program has opened a descriptor. If the file is a log or a file of whole blocks,
+/// and is open for writing, starts to serve the file the short way.
 fn opened(descriptor: c_int, flags: c_int) -> c_int {
     let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
-        // An earlier file with this number may have been closed by a stream of libc, unseen by this
-        // library.
+        // A stream of libc may have closed an earlier file with this number. This library does not
+        // see that.
         open_logs::close(descriptor);
         whole_files::close(descriptor);
         match meant(descriptor) {
@@ -42,7 +43,8 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
     descriptor
 }
 
-/// Looks at a stream that the program has opened.
+/// Called when the program has opened a stream. If the stream may write to a file of whole blocks,
+/// notes that this library does not see the stream's writes.
 ///
 /// # Safety
 /// `mode` is a C string, and fopen(3) has returned `stream` for it.
@@ -61,7 +63,8 @@ unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE 
     stream
 }
 
-/// How the file that the program has opened is written. `None` if no pattern matches its path.
+/// How the program writes to the file that it has opened. `None` if no pattern matches the file's
+/// path, or if the file is not a regular file.
 fn meant(descriptor: c_int) -> Option<Kind> {
     // SAFETY: the descriptor was opened just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -74,8 +77,8 @@ fn meant(descriptor: c_int) -> Option<Kind> {
     path.and_then(|path| meeting::meant(&path))
 }
 
-// Callers pass `mode` only if the call may make a file. Otherwise, these functions read and pass on
-// whatever is in the register.
+// A program passes `mode` only if its call may create a file. In all other calls, the functions
+// below pass on whatever the argument's register contains.
 hooks! {
     /// open(2)
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int [next] {
@@ -119,22 +122,22 @@ hooks! {
         opened(next(), libc::O_WRONLY)
     }
 
-    /// open(2), as `_FORTIFY_SOURCE` calls it.
+    /// open(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __open_2(path: *const c_char, flags: c_int) -> c_int [next] {
         opened(next(), flags)
     }
 
-    /// open(2), as `_FORTIFY_SOURCE` calls it.
+    /// open(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int [next] {
         opened(next(), flags)
     }
 
-    /// openat(2), as `_FORTIFY_SOURCE` calls it.
+    /// openat(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int [next] {
         opened(next(), flags)
     }
 
-    /// openat(2), as `_FORTIFY_SOURCE` calls it.
+    /// openat(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int [next] {
         opened(next(), flags)
     }

@@ -9,11 +9,11 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use crate::next::{hooks, hooks_that_give_up};
 use crate::open_logs::of;
 
-/// The kernel never reads more bytes than this at once.
+/// The kernel never reads more bytes than this in one call.
 const BYTES_MAX: usize = 0x7fff_f000;
 
 /// # Safety
-/// As for read(2): the bytes can be written.
+/// As for read(2): the `count` bytes at `bytes` can be written.
 unsafe fn read_next(
     fd: c_int,
     bytes: *mut c_void,
@@ -32,7 +32,7 @@ unsafe fn read_next(
 }
 
 /// # Safety
-/// As for pread(2): the bytes can be written.
+/// As for pread(2): the `count` bytes at `bytes` can be written.
 unsafe fn read_at(
     fd: c_int,
     bytes: *mut c_void,
@@ -90,12 +90,12 @@ hooks_that_give_up! {
     /// preadv2(2)
     fn preadv64v2(fd: c_int, buffers: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t: fd;
 
-    /// read(2), as `_FORTIFY_SOURCE` calls it.
+    /// read(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __read_chk(fd: c_int, bytes: *mut c_void, count: size_t, size: size_t) -> ssize_t: fd;
 
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    /// pread(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __pread_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
 
-    /// pread(2), as `_FORTIFY_SOURCE` calls it.
+    /// pread(2), as programs that were built with `_FORTIFY_SOURCE` call it.
     fn __pread64_chk(fd: c_int, bytes: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t: fd;
 }

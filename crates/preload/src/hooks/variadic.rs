@@ -1,10 +1,10 @@
-//! Functions with a variable number of arguments. Rust can't define such functions. So each is a
-//! piece of assembly that keeps all arguments, calls the function that must run first, and jumps to
-//! libc's function. The assembly exists only for x86-64. On other machines, this library does not
-//! see these calls.
+//! Functions with a variable number of arguments. Rust can't define such functions, so they are
+//! written in assembly. Each one saves its arguments, calls the function that must run first,
+//! restores the arguments, and jumps to libc's function. The assembly exists only for x86-64. On
+//! other machines, this library does not see calls of these functions.
 
 #![cfg(target_arch = "x86_64")]
-#![expect(unsafe_code, reason = "it is assembly")]
+#![expect(unsafe_code, reason = "the functions are written in assembly")]
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -13,8 +13,8 @@ use crate::hooks::descriptors::hand_on;
 use crate::next::Next;
 use crate::open_logs::give_up_before_exec;
 
-/// Defines a function that calls `$before` with its first argument, and jumps to the address that
-/// `$before` returns.
+/// Defines functions. Each one passes its first argument to `$before`, and then jumps to the
+/// address that `$before` returns.
 macro_rules! passed_on {
     ($($(#[$meta:meta])* $name:ident: $before:ident;)*) => {$(
         $(#[$meta])*
@@ -48,7 +48,7 @@ macro_rules! passed_on {
 passed_on! {
     /// dprintf(3)
     dprintf: before_dprintf;
-    /// dprintf(3), as `_FORTIFY_SOURCE` calls it.
+    /// dprintf(3), as programs that were built with `_FORTIFY_SOURCE` call it.
     __dprintf_chk: before_dprintf_chk;
     /// execl(3)
     execl: before_execl;
@@ -58,8 +58,8 @@ passed_on! {
     execle: before_execle;
 }
 
-/// Defines the functions that run before these functions. They return the address of libc's
-/// function.
+/// Defines the functions that run before those that `passed_on` defines. Each one returns the
+/// address of libc's function.
 macro_rules! before {
     ($($before:ident($fd:ident) -> $name:literal $body:block)*) => {$(
         extern "C" fn $before($fd: c_int) -> *mut c_void {

@@ -11,11 +11,12 @@ use crate::next::hooks;
 use crate::open_logs::{give_up, of};
 use crate::whole_files;
 
-/// The kernel never writes more bytes than this at once.
+/// The kernel never writes more bytes than this in one call.
 const BYTES_MAX: usize = 0x7fff_f000;
 const BUFFERS_MAX: c_int = 1024;
 
-/// The caller's buffers; `None` if there are more than the kernel takes at once, or if one is null.
+/// The caller's buffers. `None` if there are no buffers, if the kernel would not take all of them
+/// in one call, or if a buffer's pointer is null.
 ///
 /// # Safety
 /// As for writev(2): each of the `count` buffers can be read.
@@ -25,7 +26,7 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
     }
     // SAFETY: as the caller promises.
     let lengths = unsafe { std::slice::from_raw_parts(buffers, count as usize) };
-    // A slice must not be null, even if it is empty.
+    // The pointer of a slice must not be null, even if the slice is empty.
     if lengths.iter().any(|buffer| buffer.iov_base.is_null()) {
         return None;
     }
@@ -40,7 +41,7 @@ unsafe fn slices<'a>(buffers: *const iovec, count: c_int) -> Option<&'a [IoSlice
 /// Writes at an offset.
 ///
 /// # Safety
-/// As for pwrite(2): the bytes can be read.
+/// As for pwrite(2): the `count` bytes at `bytes` can be read.
 unsafe fn write_at(
     fd: c_int,
     bytes: *const c_void,
@@ -142,8 +143,7 @@ hooks! {
         }
     }
 
-    /// sync_file_range(2). If the file is a log, all of it is synced, which is more than the
-    /// program asked for.
+    /// sync_file_range(2). Syncs a log as a whole, although the program asked only for a range.
     fn sync_file_range(fd: c_int, offset: off_t, count: off_t, flags: c_uint) -> c_int [next] {
         if let Some(log) = of(fd)
             && log.sync(|| 0) != 0
