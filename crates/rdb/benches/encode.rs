@@ -1,9 +1,9 @@
 //! Measures how fast values are encoded as RDB and decoded again, in megabytes of values per second
-//! on one core.
+//! on one core. The column `LZF` is for compressing alone, `LZF back` for decompressing alone.
 //!
 //! `cargo bench -p slimio-rdb`
 
-#![expect(clippy::print_stdout, reason = "prints its measurements")]
+#![expect(clippy::print_stdout, reason = "the benchmark prints its measurements")]
 
 use std::hint::black_box;
 use std::io;
@@ -14,8 +14,8 @@ use slimio_rdb::{
     decompress,
 };
 
-/// Total size in bytes of the values of one kind. The caches cannot hold this much, so values come
-/// from memory, as in a snapshot.
+/// Total size in bytes of the values of one kind. The processor's caches cannot hold all of them,
+/// so the processor reads them from memory, as in a snapshot.
 const POOL_SIZE: usize = 64 << 20;
 /// Size in bytes of one unit: a run of random bytes, and the filler after it.
 const UNIT_SIZE: usize = 256;
@@ -36,8 +36,9 @@ fn main() {
     }
     let bytes = pool(4096, 1.0);
     let checksum = best(|| {
-        let mut writer = FileWriter::new(io::sink(), Version::DEFAULT).expect("a sink never fails");
-        writer.encoded(black_box(&bytes)).expect("a sink never fails");
+        let mut writer =
+            FileWriter::new(io::sink(), Version::DEFAULT).expect("a write to a sink never fails");
+        writer.encoded(black_box(&bytes)).expect("a write to a sink never fails");
         bytes.len()
     });
     println!("\nchecksum: {checksum:.0} MB/s");
@@ -70,7 +71,7 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
         let mut decoder = Decoder::new(encoder.bytes());
         while !decoder.is_at_end() {
             black_box(decoder.string().and_then(|text| text.to_vec()))
-                .expect("a string that was just encoded");
+                .expect("a string that was just encoded can be decoded");
         }
         sample.len() * size
     });
@@ -80,7 +81,8 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
     let back = best(|| {
         for bytes in &compressed {
             out.clear();
-            decompress(bytes, size, &mut out).expect("a string that was just compressed");
+            decompress(bytes, size, &mut out)
+                .expect("a string that was just compressed can be decompressed");
         }
         compressed.len() * size
     });
@@ -89,26 +91,30 @@ fn measure(name: &str, size: usize, pool: &[u8]) {
     );
 }
 
-/// Measures whole files of strings with short keys.
+/// Measures how fast whole files are written and read. The keys are short, and the values are
+/// strings of `size` bytes.
 fn measure_files(size: usize, pool: &[u8]) {
     let pool = &pool[..16 << 20];
     let mut file = Vec::new();
     let written = best(|| {
         file.clear();
-        let mut writer = FileWriter::new(&mut file, Version::DEFAULT).expect("memory never fails");
+        let mut writer =
+            FileWriter::new(&mut file, Version::DEFAULT).expect("a write to memory never fails");
         for (index, value) in pool.chunks_exact(size).enumerate() {
-            let encoder = writer.encoder().expect("memory never fails");
+            let encoder = writer.encoder().expect("a write to memory never fails");
             encoder.key(&key(index), ValueType::String, Attributes::default());
             encoder.string(value);
         }
-        writer.finish().expect("memory never fails");
+        writer.finish().expect("a write to memory never fails");
         pool.len()
     });
     let read = best(|| {
-        let mut reader = FileReader::open(&file[..]).expect("a file that was just written");
-        while let Some(item) = reader.next_item().expect("a file that was just written") {
+        let mut reader =
+            FileReader::open(&file[..]).expect("a file that was just written can be read");
+        while let Some(item) = reader.next_item().expect("a file that was just written can be read")
+        {
             black_box(item);
-            black_box(reader.next_part().expect("a file that was just written"));
+            black_box(reader.next_part().expect("a file that was just written can be read"));
         }
         pool.len()
     });
@@ -138,8 +144,8 @@ fn speed(pool: &[u8], size: usize, mut run: impl FnMut(&[u8])) -> f64 {
     })
 }
 
-/// Measures `run`, which returns how many bytes it has processed. Returns the speed in megabytes
-/// per second.
+/// Calls `run` again and again. Each call returns how many bytes it has processed. Returns the
+/// speed of the fastest round, in megabytes per second.
 fn best(mut run: impl FnMut() -> usize) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..ROUNDS {
@@ -153,7 +159,8 @@ fn best(mut run: impl FnMut() -> usize) -> f64 {
     best
 }
 
-/// Makes units of random bytes and filler.
+/// Makes the bytes of all values. Each unit of a value begins with random bytes, which make up
+/// `random_share` of the unit. The rest of the unit is filler.
 fn pool(size: usize, random_share: f64) -> Vec<u8> {
     let unit_size = UNIT_SIZE.min(size);
     let random_size = (unit_size as f64 * random_share) as usize;

@@ -19,7 +19,7 @@ impl Crc64 {
         Self(Digest::new(CrcAlgorithm::Crc64Redis))
     }
 
-    /// Adds bytes.
+    /// Adds bytes to the checksum.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -8,17 +8,17 @@
 use crate::element::Element;
 use crate::error::Malformed;
 
-/// The last byte of a listpack and of a ziplist; no element begins with it.
+/// The last byte of a listpack and of a ziplist. No element begins with this byte.
 pub(crate) const END: u8 = 0xff;
-/// The header's count if there are more elements than the header can state.
+/// The count in the header if the list has more elements than the header can state.
 pub(crate) const COUNT_UNKNOWN: u16 = u16::MAX;
 /// The error if the bytes end within an element.
-pub(crate) const CUT: &str = "an element of a packed list is cut off";
+pub(crate) const CUT: &str = "an element of a listpack or ziplist is cut off";
 
-/// Reads elements. Between two reads, the type holds what the next read needs to know about the
-/// last element.
+/// Reads the elements of one of the two formats. Between two reads, a value of this type keeps the
+/// facts about the last element that the next read needs.
 pub(crate) trait Elements: Default {
-    /// Bytes in front of the first element.
+    /// Size in bytes of the header, which is in front of the first element.
     const HEADER_SIZE: usize;
 
     /// The element at the beginning of `rest`, and its size in bytes. `rest` is not empty and does
@@ -32,32 +32,33 @@ pub(crate) trait Elements: Default {
 pub(crate) struct Cursor<E> {
     /// Where the next element begins.
     at: usize,
-    /// Count of the elements that are still to come, if the header states the count of elements.
+    /// How many elements must still follow; `None` if the header does not state the list's count.
     expected: Option<u16>,
-    /// Whether the end was read, or a read gave an error.
+    /// Whether a read has found the end or an error.
     is_done: bool,
     elements: E,
 }
 
 impl<E: Elements> Cursor<E> {
-    /// Checks the frame. Returns the place in front of the first element.
+    /// Checks the frame: the header, the size and the last byte. Returns the place in front of the
+    /// first element.
     pub(crate) fn open(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = bytes.get(..E::HEADER_SIZE);
         let size = header.and_then(<[u8]>::first_chunk);
         let count = header.and_then(<[u8]>::last_chunk);
         let (Some(size), Some(count), Some(&END)) = (size, count, bytes.last()) else {
-            return Err(Malformed("a packed list has no header or no end"));
+            return Err(Malformed("a listpack or ziplist has no header or no end mark"));
         };
         if u32::from_le_bytes(*size) as usize != bytes.len() || bytes.len() == E::HEADER_SIZE {
-            return Err(Malformed("a packed list is not as long as it says"));
+            return Err(Malformed("a listpack or ziplist is not as long as its header says"));
         }
         let count = u16::from_le_bytes(*count);
         let expected = (count != COUNT_UNKNOWN).then_some(count);
         Ok(Self { at: E::HEADER_SIZE, expected, is_done: false, elements: E::default() })
     }
 
-    /// How many elements are still to come, according to the header; `None` if the header does not
-    /// state their count.
+    /// How many elements must still follow according to the header; `None` if the header does not
+    /// state the list's count.
     pub(crate) fn len_hint(&self) -> Option<usize> {
         self.expected.map(usize::from)
     }
@@ -76,15 +77,15 @@ impl<E: Elements> Cursor<E> {
         let (&first, behind) = rest.split_first().ok_or(Malformed(CUT))?;
         if first == END {
             if !behind.is_empty() {
-                return Err(Malformed("a packed list has its end mark too early"));
+                return Err(Malformed("a listpack or ziplist has its end mark too early"));
             }
             if !matches!(self.expected, None | Some(0)) {
-                return Err(Malformed("a packed list has fewer elements than it says"));
+                return Err(Malformed("the count of a listpack or ziplist is too large"));
             }
             return Ok(None);
         }
         match &mut self.expected {
-            Some(0) => return Err(Malformed("a packed list has more elements than it says")),
+            Some(0) => return Err(Malformed("the count of a listpack or ziplist is too small")),
             Some(expected) => *expected -= 1,
             None => {}
         }

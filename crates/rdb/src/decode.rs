@@ -22,7 +22,7 @@ pub struct Decoder<'a> {
     at: usize,
 }
 
-/// A string as it was encoded.
+/// A string in the form that it has in the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text<'a> {
     /// The bytes of the string itself.
@@ -41,8 +41,8 @@ pub enum Text<'a> {
 }
 
 impl Text<'_> {
-    /// Size of the string in bytes. If the string is compressed, this is only what the encoding
-    /// claims.
+    /// Size of the string in bytes. If the string is compressed, this is the size that the encoding
+    /// claims, which may be wrong.
     pub fn size(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.len(),
@@ -65,7 +65,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// The string.
+    /// The bytes of the string.
     pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
         let mut out = Vec::new();
         self.append_to(&mut out)?;
@@ -79,7 +79,7 @@ impl<'a> Decoder<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Where the next byte is.
+    /// The offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.at as u64
     }
@@ -89,7 +89,7 @@ impl<'a> Decoder<'a> {
         &self.bytes[self.at..]
     }
 
-    /// Whether everything was read.
+    /// Whether all bytes were read.
     pub fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -118,7 +118,7 @@ impl<'a> Decoder<'a> {
         length::decode(self)
     }
 
-    /// A string. A compressed string is returned as it is, and is not decompressed yet.
+    /// A string. This function does not decompress a compressed string.
     pub fn string(&mut self) -> Result<Text<'a>, Error> {
         let offset = self.at as u64;
         Ok(match length::decode_string_head(self)? {
@@ -202,7 +202,10 @@ mod tests {
             let read = Decoder::new(bytes).string().and_then(|text| text.to_vec());
             assert!(read.is_err(), "{bytes:?}");
         }
-        assert!(Decoder::new(b"\xc0\x01").length().is_err(), "an integer is no length");
+        assert!(
+            Decoder::new(b"\xc0\x01").length().is_err(),
+            "an integer is not accepted as a length"
+        );
         assert!(Decoder::new(b"\x82").length().is_err());
     }
 

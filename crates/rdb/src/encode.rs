@@ -7,17 +7,18 @@ use crate::lzf::Compressor;
 use crate::version::{ValueType, Version, opcode};
 use crate::ziplist::ZiplistWriter;
 
-/// Size in bytes of the longest string that can be an integer of 32 bits.
+/// Size in bytes of the longest decimal form of an integer of 32 bits.
 const INTEGER_SIZE_MAX: usize = 11;
 
 /// The attributes of a key, apart from its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// When the key expires, in Unix milliseconds.
+    /// When the key expires, in Unix milliseconds. `None` if the key does not expire.
     pub expire_at_ms: Option<i64>,
-    /// Seconds since the key was last used, if that is recorded.
+    /// Seconds since the key was last used. `None` if the file does not state them.
     pub idle_s: Option<u64>,
-    /// How often the key is used, on a logarithmic scale, if that is recorded.
+    /// How often the key is used, on a logarithmic scale. `None` if the file does not state the
+    /// frequency.
     pub freq: Option<u8>,
 }
 
@@ -25,7 +26,7 @@ pub struct Attributes {
 ///
 /// The caller is responsible for the order: keys follow [`select_db`](Self::select_db), and a value
 /// follows its key. Large values are written in parts: first their size or count, then the parts.
-/// The buffer may also be taken between parts.
+/// The caller may also take the buffer between two parts.
 ///
 /// ```
 /// use slimio_rdb::{Attributes, Encoder, ValueType, Version};
@@ -46,7 +47,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for files of `version`. Strings are compressed if that makes them shorter.
+    /// An encoder for files of `version`. It compresses a string if [`Compressor::compress`] can
+    /// make the string shorter.
     pub fn new(version: Version) -> Self {
         Self {
             out: Vec::new(),
@@ -57,7 +59,7 @@ impl Encoder {
         }
     }
 
-    /// An encoder that does not compress.
+    /// An encoder that compresses no strings.
     pub fn uncompressed(version: Version) -> Self {
         Self { compressor: None, ..Self::new(version) }
     }
@@ -87,7 +89,7 @@ impl Encoder {
         std::mem::take(&mut self.out)
     }
 
-    /// Takes the written bytes. The encoder continues by appending to `next`.
+    /// Takes the written bytes. From now on, the encoder appends to `next`.
     pub fn replace(&mut self, next: Vec<u8>) -> Vec<u8> {
         std::mem::replace(&mut self.out, next)
     }
@@ -102,13 +104,13 @@ impl Encoder {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Appends a length: how many elements follow.
+    /// Appends a length: how many bytes or elements follow.
     pub fn length(&mut self, length: u64) {
         length::encode(length, &mut self.out);
     }
 
-    /// Appends a string. The decimal form of an integer of 32 bits is written as that integer. Any
-    /// other string is compressed if that saves enough.
+    /// Appends a string. If the string is the decimal form of an integer of 32 bits, writes the
+    /// integer. Otherwise, compresses the string if the encoder compresses and this saves enough.
     pub fn string(&mut self, string: &[u8]) {
         if string.len() <= INTEGER_SIZE_MAX
             && let Some(value) = canonical_i64(string).and_then(|value| i32::try_from(value).ok())
@@ -162,21 +164,21 @@ impl Encoder {
         self.string(value);
     }
 
-    /// Appends the number of the database of the keys that follow.
+    /// Appends the number of a database. The keys that follow belong to this database.
     pub fn select_db(&mut self, db: u64) {
         self.out.push(opcode::SELECT_DB);
         self.length(db);
     }
 
-    /// Appends how many keys the database has, and how many of them expire. This is a hint to the
-    /// loader.
+    /// Appends how many keys the database has, and how many of them expire. The two counts are a
+    /// hint to the program that loads the file.
     pub fn resize_db(&mut self, key_count: u64, expiring_count: u64) {
         self.out.push(opcode::RESIZE_DB);
         self.length(key_count);
         self.length(expiring_count);
     }
 
-    /// Appends a key with its attributes. The caller then appends its value.
+    /// Appends a key with its attributes. The caller then appends the key's value.
     pub fn key(&mut self, key: &[u8], value_type: ValueType, attributes: Attributes) {
         if let Some(at_ms) = attributes.expire_at_ms {
             self.out.push(opcode::EXPIRE_AT_MS);
@@ -193,8 +195,8 @@ impl Encoder {
         self.string(key);
     }
 
-    /// Begins the value of a [`ValueType::Hash`]. `len` pairs of [`string`](Self::string)s follow.
-    /// Each pair is a field and its value.
+    /// Begins a value of the type [`ValueType::Hash`]. The caller then appends `len` pairs of
+    /// [`string`](Self::string)s. Each pair is a field and the field's value.
     pub fn hash_start(&mut self, len: u64) {
         self.length(len);
     }
@@ -224,8 +226,8 @@ impl Encoder {
         self.ziplist = ziplist;
     }
 
-    /// Appends the mark of a file's end. The checksum follows it, and
-    /// [`FileWriter`](crate::FileWriter) writes that checksum.
+    /// Appends the mark of a file's end. In a file, the checksum follows the mark.
+    /// [`FileWriter`](crate::FileWriter) writes the checksum.
     pub fn eof(&mut self) {
         self.out.push(opcode::EOF);
     }

@@ -2,21 +2,21 @@
 
 use std::{fmt, io};
 
-/// Why RDB bytes can't be read or written. The variants differ in what a user can do about it.
+/// Why RDB bytes can't be read or written. Most variants say what a user can do about the error.
 ///
 /// An offset counts bytes from the beginning of the file or slice that is read.
 #[derive(Debug)]
 pub enum Error {
     /// The source or the sink failed.
     Io(io::Error),
-    /// The bytes are not an RDB file: check whether this is the right file.
+    /// The bytes are not an RDB file: check whether the file is the right one.
     NotRdb,
     /// The version is not supported: convert the file with the server that wrote it.
     UnknownVersion {
-        /// The version as the file has it, with the name in front: `REDIS0042`.
+        /// The name and the version, as they are written in the file: `REDIS0042`.
         found: String,
     },
-    /// The bytes end too early, because the file was cut off: fetch it again.
+    /// The bytes end too early, because the file was cut off: fetch the file again.
     Truncated {
         /// Where the bytes end.
         offset: u64,
@@ -28,18 +28,19 @@ pub enum Error {
         /// What is wrong, as a sentence without a full stop.
         what: &'static str,
     },
-    /// The bytes are not those that were written: restore the file from elsewhere.
+    /// The bytes have changed since they were written: restore the file from elsewhere.
     Checksum {
         /// The checksum in the file.
         stored: u64,
         /// The checksum of the file's bytes.
         computed: u64,
     },
-    /// The bytes are intact, but only the module or the program that wrote them can read them.
+    /// The bytes are intact, but this crate can't read a part of them: load the file with the
+    /// server that wrote it.
     Unsupported {
         /// Where the unreadable part begins.
         offset: u64,
-        /// What the unreadable part is, with the name of its key if it has one.
+        /// What the unreadable part is. The text names the key and the module if they are known.
         what: String,
     },
 }
@@ -52,13 +53,16 @@ impl fmt::Display for Error {
             Self::UnknownVersion { found } => {
                 write!(f, "{found} is a version of RDB that this program does not read")
             }
-            Self::Truncated { offset } => write!(f, "cut off at byte {offset}"),
-            Self::Corrupt { offset, what } => write!(f, "corrupt at byte {offset}: {what}"),
+            Self::Truncated { offset } => write!(f, "the data is cut off at byte {offset}"),
+            Self::Corrupt { offset, what } => write!(f, "corrupt data at byte {offset}: {what}"),
             Self::Checksum { stored, computed } => {
-                write!(f, "the checksum is {stored:016x}, but the bytes give {computed:016x}")
+                write!(
+                    f,
+                    "the stated checksum is {stored:016x}, but that of the bytes is {computed:016x}"
+                )
             }
             Self::Unsupported { offset, what } => {
-                write!(f, "cannot be read here: {what}, at byte {offset}")
+                write!(f, "this program cannot read {what}, at byte {offset}")
             }
         }
     }
@@ -79,8 +83,8 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What is wrong inside one packed value, as a sentence without a full stop. Together with the
-/// offset of the value, this becomes an [`Error::Corrupt`].
+/// What is wrong inside one packed value, as a sentence without a full stop. [`at`](Self::at) adds
+/// the value's offset and makes an [`Error::Corrupt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

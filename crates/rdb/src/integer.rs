@@ -5,10 +5,10 @@
 /// A buffer on the stack that formats an `i64` in decimal digits.
 pub(crate) type Decimal = itoa::Buffer;
 
-/// Count of characters of the longest `i64`, its sign included.
+/// Count of characters of the longest `i64`, including its sign.
 const DECIMAL_SIZE_MAX: usize = 20;
 
-/// The integer whose canonical decimal form is `bytes`.
+/// The integer whose canonical decimal form is `bytes`; `None` if there is no such integer.
 pub(crate) fn canonical_i64(bytes: &[u8]) -> Option<i64> {
     let (is_negative, digits) = match bytes {
         [b'-', digits @ ..] => (true, digits),

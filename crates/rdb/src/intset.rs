@@ -17,7 +17,7 @@ const HEADER_SIZE: usize = 8;
 /// The intset of no integers.
 pub const EMPTY: [u8; HEADER_SIZE] = [2, 0, 0, 0, 0, 0, 0, 0];
 
-/// A place in an intset.
+/// A place in an intset, in front of an integer.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     at: usize,
@@ -36,7 +36,7 @@ impl Cursor {
         let element_size = u32::from_le_bytes(*element_size) as usize;
         let len = u32::from_le_bytes(*len) as usize;
         if !matches!(element_size, 2 | 4 | 8) || integers.len() != element_size * len {
-            return Err(Malformed("an intset is not as long as it says"));
+            return Err(Malformed("the sizes in an intset's header are wrong"));
         }
         Ok(Self { at: HEADER_SIZE, element_size })
     }
@@ -49,14 +49,14 @@ impl Cursor {
     }
 }
 
-/// Checks untrusted bytes. The functions below need a valid intset.
+/// Checks whether untrusted bytes are a valid intset. The functions below need a valid intset.
 pub fn check(bytes: &[u8]) -> Result<(), Malformed> {
     Cursor::open(bytes)?;
     let is_ascending = integers(bytes).is_sorted_by(|a, b| a < b);
     if is_ascending { Ok(()) } else { Err(Malformed("an intset is not in ascending order")) }
 }
 
-/// Count of integers.
+/// Count of integers in the intset.
 pub fn len(intset: &[u8]) -> usize {
     (intset.len() - HEADER_SIZE) / element_size(intset)
 }
@@ -124,7 +124,7 @@ pub fn remove(bytes: &mut Vec<u8>, base: usize, value: i64) -> bool {
 }
 
 fn set_len(bytes: &mut [u8], base: usize, len: usize) {
-    let len = u32::try_from(len).expect("an intset has less than 4 billion integers");
+    let len = u32::try_from(len).expect("an intset has fewer than 2^32 integers");
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&len.to_le_bytes());
 }
 

@@ -30,7 +30,8 @@ pub(crate) const STRING_INT8: u8 = SPECIAL;
 pub(crate) const STRING_INT16: u8 = SPECIAL | 1;
 /// First byte of a string that is a little-endian integer of 32 bits.
 pub(crate) const STRING_INT32: u8 = SPECIAL | 2;
-/// First byte of a compressed string. Its two sizes and the LZF bytes follow.
+/// First byte of a compressed string. The size of the compressed bytes, the size of the string, and
+/// the compressed bytes follow.
 pub(crate) const STRING_LZF: u8 = SPECIAL | 3;
 
 /// Appends `length` in its shortest form.
@@ -48,9 +49,9 @@ pub(crate) fn encode(length: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// A source of bytes that lengths are read from.
+/// A source of bytes, from which lengths are read.
 pub(crate) trait Input {
-    /// Where the next byte is.
+    /// The offset of the next byte.
     fn offset(&self) -> u64;
 
     /// The next `SIZE` bytes.
@@ -60,11 +61,11 @@ pub(crate) trait Input {
 /// The head of a string, in front of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StringHead {
-    /// This many bytes follow.
+    /// The string's bytes follow. This is their count.
     Plain(u64),
-    /// The string is the digits of this integer; nothing follows.
+    /// The string is the decimal form of this integer. No bytes follow.
     Integer(i32),
-    /// Compressed bytes follow.
+    /// The compressed bytes of the string follow.
     Lzf { compressed_size: u64, size: u64 },
 }
 
@@ -72,7 +73,8 @@ pub(crate) enum StringHead {
 pub(crate) fn decode(input: &mut impl Input) -> Result<u64, Error> {
     let offset = input.offset();
     let [first] = input.array()?;
-    decode_behind(first, input)?.ok_or(Error::Corrupt { offset, what: "a length is expected here" })
+    decode_behind(first, input)?
+        .ok_or(Error::Corrupt { offset, what: "no length begins with this byte" })
 }
 
 /// Reads the head of a string.
@@ -86,7 +88,7 @@ pub(crate) fn decode_string_head(input: &mut impl Input) -> Result<StringHead, E
         STRING_LZF => StringHead::Lzf { compressed_size: decode(input)?, size: decode(input)? },
         _ => match decode_behind(first, input)? {
             Some(size) => StringHead::Plain(size),
-            None => return Err(Error::Corrupt { offset, what: "a string is expected here" }),
+            None => return Err(Error::Corrupt { offset, what: "no string begins with this byte" }),
         },
     })
 }

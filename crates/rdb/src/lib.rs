@@ -13,13 +13,13 @@
 //! ```
 //!
 //! * A *length* takes one to nine bytes. A *string* is a length and bytes, or an integer, or bytes
-//!   that are compressed by LZF. LZF is a format of literals and back references, and compresses
-//!   fast rather than well.
-//! * A *type* says what a value is to a user, and how it is laid out ([`ValueType`]). A large hash
-//!   is a length and that many pairs of strings. A small hash is packed in one string, in the form
-//!   that it has in the server's memory: a listpack ([`Listpack`]) since version 10, a ziplist
-//!   ([`Ziplist`]) in versions 4 to 9, and a zipmap before version 4. Sets, sorted sets and lists
-//!   have similar forms.
+//!   that are compressed by LZF. LZF is a format of literals and back references. It is made for
+//!   speed rather than for a small size.
+//! * A *type* says what kind of value the user sees, such as a hash, and how the value is laid out
+//!   ([`ValueType`]). A large hash is a length and that many pairs of strings. A small hash is
+//!   packed in one string, in the form that the hash has in the server's memory: a listpack
+//!   ([`Listpack`]) since version 10, a ziplist ([`Ziplist`]) in versions 4 to 9, and a zipmap
+//!   before version 4. Sets, sorted sets and lists have similar forms.
 //! * Numbers are little-endian, except lengths and the ids of streams, which are big-endian. Times
 //!   are Unix milliseconds (before version 3: seconds).
 //! * Nothing marks the end of a value, so a file cannot be read beyond a value of an unknown type.
@@ -27,22 +27,23 @@
 //!
 //! Sources: `rdb.c` and `rdb.h` of Redis and Valkey, `listpack.c`, `ziplist.c`, `intset.c`,
 //! `zipmap.c`, `quicklist.h`, `t_stream.c`, `module.c`, `crc64.c`, and LibLZF. The documentation of
-//! each module shows the layout that it reads. The tests exchange files with a stock server.
+//! each module shows the layout that the module reads. The tests exchange files with a stock
+//! server.
 //!
 //! # What to use
 //!
 //! * [`FileWriter`] and [`FileReader`] for whole files: the memory that they take stays bounded,
-//!   however large the file and its values are. The reader does not trust sizes that a file only
-//!   claims.
+//!   however large the file and its values are. The reader does not trust the sizes that a file
+//!   states.
 //! * [`Encoder`] and [`Decoder`] for pieces of a file, such as the chunks of a snapshot. Large
 //!   values are encoded in parts: first their size or count, then the parts.
 //! * [`Compressor`] and [`decompress`] for LZF alone.
 //!
-//! This crate reads versions 1 to 12 of the format, which are those of Redis (Redis 7.4 and 8.0
-//! write version 12), and version 80, which is that of Valkey 9.0. It writes versions 9 to 12. A
-//! value that only a module understands is skipped. Three things cannot be skipped: a module's
-//! value in the form of a release candidate, a function in such a form, and a value of an unknown
-//! type. If the reader finds one of them, the error names it.
+//! This crate reads Redis's versions 1 to 12 of the format (Redis 7.4 and 8.0 write version 12),
+//! and Valkey's version 80 (Valkey 9.0 writes it). This crate writes versions 9 to 12. The reader
+//! can skip a value that only a module understands. The reader can't skip three things: a module's
+//! value in the layout of a release candidate of Redis, a function in such a layout, and a value of
+//! an unknown type. The error for such a thing names the thing.
 
 mod checksum;
 mod cursor;
