@@ -29,7 +29,7 @@ enum Cursor {
 }
 
 impl Packed {
-    /// Checks the frame. Each element is checked when it is read.
+    /// Checks at least the header. Each element is checked when it is read.
     pub(crate) fn open(layout: Layout, bytes: Vec<u8>) -> Result<Self, Malformed> {
         let cursor = match layout {
             Layout::Listpack => Cursor::Listpack(listpack::Cursor::open(&bytes)?),

@@ -75,7 +75,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a value is to a user.
+/// The kind of a value, as commands tell it apart: for example, a list is a list in every layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A string.
@@ -90,11 +90,11 @@ pub enum Kind {
     Hash,
     /// A stream.
     Stream,
-    /// Something that only a module understands.
+    /// A value that only its module understands.
     Module,
 }
 
-/// The kind's name as `TYPE` has it.
+/// The kind's name, as in the reply to `TYPE`.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -236,7 +236,7 @@ impl ValueType {
         }
     }
 
-    /// What a value of this type is to a user.
+    /// The kind of a value of this type.
     pub fn kind(self) -> Kind {
         match self {
             Self::String => Kind::String,

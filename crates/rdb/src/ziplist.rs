@@ -3,7 +3,7 @@
 //! ```text
 //! | size: u32 | offset of the last element: u32 | count: u16 | element ... | 0xff |
 //!
-//! element:  | size of the element before | form and length | bytes |
+//! element:  | size of the previous element | form and length | bytes |
 //!
 //! 00llllll                     string of up to 63 bytes
 //! 01llllll llllllll            string of up to 16383 bytes
@@ -13,7 +13,7 @@
 //! 11110001..=11111101          integer 0..=12
 //! ```
 //!
-//! The size of the element before is one byte, or 0xfe and a `u32`. A `count` of 65535 means that
+//! The size of the previous element is one byte, or 0xfe and a `u32`. A `count` of 65535 means that
 //! there are 65535 elements or more. (`ziplist.c` in Redis.)
 
 use crate::cursor::{self, COUNT_UNKNOWN, CUT, END, Elements};
@@ -23,7 +23,7 @@ use crate::integer::canonical_i64;
 use crate::listpack::{bits_of, signed};
 
 const HEADER_SIZE: usize = 10;
-/// This byte means that the size of the element before is in the next four bytes.
+/// This byte means that the size of the previous element is in the next four bytes.
 const LARGE_BEFORE: u8 = 0xfe;
 
 const STRING_32: u8 = 0x80;
@@ -139,7 +139,7 @@ pub struct Ziplist<'a> {
 }
 
 impl<'a> Ziplist<'a> {
-    /// Checks the frame. Each element is checked when it is read.
+    /// Checks the ziplist's size and its end mark. Each element is checked when it is read.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Cursor::open(bytes).map(|cursor| Self { bytes, cursor })
     }
@@ -158,7 +158,7 @@ pub(crate) type Cursor = cursor::Cursor<ZiplistElements>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ZiplistElements {
-    /// Size in bytes of the element before the next one.
+    /// Size in bytes of the element that was read last; 0 before the first element.
     before: usize,
 }
 
@@ -175,7 +175,7 @@ impl Elements for ZiplistElements {
         }
         if before != self.before {
             return Err(Malformed(
-                "an element of a ziplist states a wrong size for the one before",
+                "an element of a ziplist states a wrong size for the previous element",
             ));
         }
         let (&form, behind) = behind.split_first().ok_or(Malformed(CUT))?;
@@ -291,7 +291,7 @@ mod tests {
         }
         let mut wrong = bytes.clone();
         wrong[HEADER_SIZE + 7] ^= 1;
-        assert!(read(&wrong).is_err(), "a wrong size of the element before");
+        assert!(read(&wrong).is_err(), "a wrong size is refused");
     }
 
     proptest! {

@@ -109,8 +109,8 @@ mod tests {
         bytes.extend_from_slice(&[b'f'; 300]);
         bytes.extend_from_slice(b"\x01\x00v\xff");
         assert_eq!(read(&bytes).unwrap(), [vec![b'f'; 300], b"v".to_vec()]);
-        assert!(read(b"\x02\x01f\x01\x00v\xff").is_err(), "fewer pairs than the header says");
-        assert!(read(b"\x00\x01f\x01\x00v\xff").is_err(), "more pairs than the header says");
-        assert!(read(b"\x01\x01f\xff").is_err(), "a field without a value");
+        assert!(read(b"\x02\x01f\x01\x00v\xff").is_err(), "a missing pair is an error");
+        assert!(read(b"\x00\x01f\x01\x00v\xff").is_err(), "a surplus pair is an error");
+        assert!(read(b"\x01\x01f\xff").is_err(), "a missing value is an error");
     }
 }

@@ -52,7 +52,7 @@ pub fn element(listpack: &[u8], start: usize) -> (Element<'_>, usize) {
     let element = match listpack[start] {
         first @ 0..=0x7f => Element::Integer(i64::from(first)),
         first @ 0xc0..=0xdf => {
-            // The 13 bits are moved to the top of 16 bits and back. This extends their sign.
+            // Shifting the 13 bits to the top of 16 bits and back extends their sign.
             let bits = u16::from_be_bytes([first, bytes[0]]) << 3;
             Element::Integer(i64::from(bits as i16 >> 3))
         }

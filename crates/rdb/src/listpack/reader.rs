@@ -17,7 +17,7 @@ pub struct Listpack<'a> {
 }
 
 impl<'a> Listpack<'a> {
-    /// Checks the frame. Each element is checked when it is read.
+    /// Checks the listpack's size and its end mark. Each element is checked when it is read.
     pub fn open(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Cursor::open(bytes).map(|cursor| Self { bytes, cursor })
     }
@@ -52,8 +52,8 @@ impl Elements for ListpackElements {
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
-        // A reader that goes backwards continues while the high bit is set. So this bit must be
-        // clear in the first byte, and set in all others.
+        // A reader that goes backwards reads bytes of the size while their high bit is set. So the
+        // high bit must be clear in the first byte of the size, and set in its other bytes.
         let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
         let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
             || is_planted("listpack-tail-unclosed");

@@ -132,8 +132,8 @@ fn run(
         written = literals(input, pending, start, out, written, size_max)?;
         (written, pending) = matches(start, end, distance, out, written, size_max)?;
         at = pending;
-        // Half of the misses still count, because the data after a match often resembles the data
-        // before it.
+        // The count of misses is halved, not set to zero, because the data after a match often
+        // resembles the data before the match.
         misses /= 2;
     }
     if pending == 0 {
@@ -263,7 +263,7 @@ mod tests {
         let mut compressor = Compressor::new();
         let first: Vec<u8> = (0..200).collect();
         assert_eq!(round_trip(&mut compressor, &first), None);
-        assert_eq!(round_trip(&mut compressor, &first), None, "each string is compressed alone");
+        assert_eq!(round_trip(&mut compressor, &first), None, "no match is in another string");
         assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
     }
 
@@ -278,8 +278,8 @@ mod tests {
             });
             bytes
         };
-        // One string that shrinks comes after 1 to 6 strings that never shrink, as if it were
-        // always the value of the same field of many hashes. It must not be missed each time.
+        // Each string that shrinks follows 1 to 6 strings that never shrink, like the value of the
+        // same field in many hashes. The compressor must soon try one of the shrinking strings.
         for period in 2..=7_u64 {
             let mut compressor = Compressor::new();
             for seed in 0..1000 {
@@ -295,7 +295,7 @@ mod tests {
                 })
                 .collect();
             let first = rounds.iter().position(|shrank| *shrank);
-            assert!(first.is_some_and(|first| first < 20), "period {period}: {first:?}");
+            assert!(first.is_some_and(|first| first < 20), "period {period}: first try {first:?}");
             assert!(rounds[first.unwrap()..].iter().all(|shrank| *shrank), "period {period}");
         }
     }

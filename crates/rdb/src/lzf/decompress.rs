@@ -87,7 +87,8 @@ pub(crate) fn decode(
     Ok(Progress { read, written })
 }
 
-/// Copies `size` bytes from `distance` before `at` to `at`, as if byte by byte.
+/// Copies the `size` bytes that begin `distance` bytes before `at` to `at`. The result is that of a
+/// copy byte by byte: if the two ranges overlap, the first `distance` bytes repeat.
 fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
     let from = at - distance;
     if distance == 1 {
@@ -144,7 +145,7 @@ mod tests {
             let mut out = b"before".to_vec();
             assert!(decompress(compressed, size, &mut out).is_err(), "{compressed:?} {size}");
             assert_eq!(out, b"before");
-            assert!(out.capacity() < 1000, "the claimed size is not allocated");
+            assert!(out.capacity() < 1000, "the reader does not allocate the claimed size");
         }
     }
 

@@ -47,7 +47,7 @@ impl LargeLzf {
     /// The next piece: [`STRING_PIECE_SIZE`] bytes, or the rest of the string if it is shorter.
     pub(super) fn piece<R: Read>(&mut self, source: &mut Source<R>) -> Result<Vec<u8>, Error> {
         let wanted = self.rest.min(STRING_PIECE_SIZE as u64) as usize;
-        // Keep what matches can refer to, and drop everything before it.
+        // Keeps the bytes that matches can refer to, and drops all bytes before them.
         let gone = self.given.saturating_sub(WINDOW);
         self.out.copy_within(gone..self.written, 0);
         self.given -= gone;

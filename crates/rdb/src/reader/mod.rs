@@ -30,9 +30,9 @@ const HEADER_SIZE: usize = 9;
 pub enum Item {
     /// A note about the file: which server wrote it, when, and so on.
     Aux {
-        /// What the note is about.
+        /// The note's name, such as `redis-ver`.
         name: Vec<u8>,
-        /// The note.
+        /// The note's text.
         value: Vec<u8>,
     },
     /// How many keys a database holds, as a hint.
@@ -48,19 +48,19 @@ pub enum Item {
     Key(Key),
     /// A library of functions, as its source.
     Function(Vec<u8>),
-    /// A module's data that is not the value of a key. It was skipped.
+    /// Data of a module outside of any key. The reader has skipped this data.
     ModuleAux {
-        /// The module's type.
+        /// The name of the module's type.
         module: String,
     },
-    /// Hash slots that were being imported into a cluster. They were skipped.
+    /// Hash slots that were being imported into a cluster. The reader has skipped them.
     SlotImport {
         /// The import's name.
         name: Vec<u8>,
     },
 }
 
-/// A key, and what is known of its value before the value is read.
+/// A key, and the facts about its value that the file states before the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Its database.
@@ -71,14 +71,14 @@ pub struct Key {
     pub value_type: ValueType,
     /// When it expires, and how much it is used.
     pub attributes: Attributes,
-    /// The name of the module's type, if the value is a module's.
+    /// The name of the module's type, if the value belongs to a module.
     pub module: Option<String>,
     /// Offset in bytes of the value's type in the file. The type comes just before the key.
     pub offset: u64,
 }
 
 impl Key {
-    /// What the key's value is to a user.
+    /// The kind of the key's value.
     pub fn kind(&self) -> Kind {
         self.value_type.kind()
     }
@@ -192,7 +192,7 @@ impl<R: Read> FileReader<R> {
     fn guarded<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.has_failed {
             let offset = self.offset();
-            return Err(Error::Corrupt { offset, what: "reading has failed before" });
+            return Err(Error::Corrupt { offset, what: "an earlier read has failed" });
         }
         let result = read(self);
         self.has_failed = result.is_err();

@@ -46,7 +46,7 @@ pub struct StreamEntry {
 pub enum StreamPart {
     /// Some entries, ascending. Deleted entries are left out.
     Entries(Vec<StreamEntry>),
-    /// The state of the whole stream. Comes once, after the entries.
+    /// The state of the whole stream. This part comes once, after all entries.
     Info {
         /// How many entries there are.
         len: u64,

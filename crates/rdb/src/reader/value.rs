@@ -12,7 +12,7 @@ use crate::packed::{Layout, Packed};
 use crate::source::Source;
 use crate::version::{Kind, ValueType};
 
-/// A part of a value. The key's kind says which parts come.
+/// A part of a value. Which parts a value has depends on its [`Kind`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
     /// A whole string, or a piece of a large one.
@@ -68,7 +68,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// An empty value of that kind.
+    /// An empty value of this kind.
     pub(super) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String(Vec::new()),

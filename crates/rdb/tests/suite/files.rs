@@ -120,7 +120,7 @@ fn after_an_error_there_are_only_errors() {
     }
 }
 
-/// Bytes that compress to about half.
+/// Bytes that compress to about half their size.
 fn half_compressible(size: usize) -> Vec<u8> {
     let mut state = 1_u32;
     (0..size)
@@ -271,7 +271,7 @@ fn write(writer: &mut FileWriter<Vec<u8>>, entry: &Entry) {
                 encoder.string(&field.value);
             }
         }
-        value => panic!("{value:?} is not written"),
+        value => panic!("this test cannot write {value:?}"),
     }
 }
 

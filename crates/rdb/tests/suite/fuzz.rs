@@ -6,8 +6,8 @@ use slimio_testing::damage::{damage, fuzz};
 use crate::hostile::read;
 use crate::maker::Maker;
 
-/// Files with values of several types. They have no checksum, because the reader would find all
-/// damage by it.
+/// Files with values of several types. The files have no checksum, because the reader would find
+/// all damage by the checksum.
 fn files() -> Vec<Vec<u8>> {
     let mut files = Vec::new();
     for number in [9, 12, 80] {
@@ -31,7 +31,7 @@ fn files() -> Vec<Vec<u8>> {
     files
 }
 
-/// The reader does not panic or run without end, and takes little memory.
+/// The reader does not panic, does not run forever, and takes little memory.
 #[test]
 fn random_damage_is_survived() {
     let files = files();

@@ -42,7 +42,7 @@ pub(crate) fn read(file: &[u8]) -> Result<(), Error> {
             Ok(())
         })();
     });
-    assert!(memory.bytes_max < MEMORY_MAX, "{} bytes for {result:?}", memory.bytes_max);
+    assert!(memory.bytes_max < MEMORY_MAX, "{} bytes allocated for {result:?}", memory.bytes_max);
     result
 }
 
@@ -54,7 +54,7 @@ fn a_file_that_was_cut_says_where() {
             match read(&file[..end]).unwrap_err() {
                 Error::NotRdb => assert!(end < 9),
                 Error::Truncated { offset } => assert_eq!(offset, end as u64),
-                error => panic!("cut at {end}: {error}"),
+                error => panic!("a file cut at {end}: {error}"),
             }
         }
     }
@@ -70,7 +70,10 @@ fn every_flipped_bit_is_found() {
                 let opened = FileReader::open(&file[..]);
                 let has_checksum = opened.is_ok_and(|reader| reader.version().has_checksum());
                 let must_fail = has_checksum || at >= 9;
-                assert!(!must_fail || read(&file).is_err(), "byte {at}, bit {bit}");
+                assert!(
+                    !must_fail || read(&file).is_err(),
+                    "no error after a flip of bit {bit} in byte {at}"
+                );
                 file[at] ^= 1 << bit;
             }
         }
@@ -94,7 +97,7 @@ fn without_a_checksum_damage_is_survived() {
             }
             file[at] = before;
         }
-        assert!(refused > 10_000, "much damage is found even without a checksum: {refused}");
+        assert!(refused > 10_000, "too few of the damaged files are refused: {refused}");
     }
 }
 
@@ -107,8 +110,8 @@ fn random_bytes_behind_every_type_are_survived() {
                 let mut file = version.to_vec();
                 file.extend_from_slice(&[code, 1, b'k']);
                 for _ in 0..random.usize(..12) {
-                    // Small bytes make lengths that fit, and arbitrary bytes make lengths that do
-                    // not fit.
+                    // Small bytes often make lengths that the file can hold. Arbitrary bytes make
+                    // longer lengths.
                     let bytes = random.u64(..).to_le_bytes();
                     let is_small = !bytes[0].is_multiple_of(3);
                     file.extend(

@@ -69,8 +69,8 @@ fn fields(fields: &[(&str, &str, Option<i64>)]) -> Value {
     Value::Hash(fields.iter().map(field).collect())
 }
 
-/// Makes files by hand, as servers of all versions would make them. The maker knows the contents of
-/// its file.
+/// Makes files by hand, as servers of all versions would make them. The maker also keeps the
+/// contents of its file, to compare them with the contents that the reader finds.
 pub(crate) struct Maker {
     version: Version,
     encoder: Encoder,

@@ -98,7 +98,7 @@ fn check(client: &mut Client, db: u64, name: &[u8], value: &Value, expire_at_ms:
             assert!(pairs(&found) == fields, "{shown}");
         }
         Value::Stream(parts) => check_stream(client, name, parts),
-        Value::Module => panic!("{shown} is a module's"),
+        Value::Module => panic!("{shown} belongs to a module"),
     }
 }
 
@@ -234,7 +234,7 @@ fn what_stock_saves_is_read() {
         run(&mut client, "SAVE");
         let file = fs::read(file_path(&config)).unwrap();
         let contents = read_all(&file).unwrap();
-        assert_eq!(contents.keys.len(), 28, "keys of the three databases");
+        assert_eq!(contents.keys.len(), 28, "the file has the keys of three databases");
         for (key, value) in &contents.keys {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
             let is_lru = setting[1] == "allkeys-lru";
@@ -243,7 +243,11 @@ fn what_stock_saves_is_read() {
         }
         let types: BTreeSet<u8> =
             contents.keys.iter().map(|(key, _)| key.value_type.code()).collect();
-        assert_eq!(types, [0, 2, 4, 5, 11, 16, 17, 18, 19].into(), "every type of Redis 7.0");
+        assert_eq!(
+            types,
+            [0, 2, 4, 5, 11, 16, 17, 18, 19].into(),
+            "the file has every type of Redis 7.0"
+        );
         let is_library = |item: &Item| matches!(item, Item::Function(source) if source.starts_with(b"#!lua name=library"));
         assert!(contents.others.iter().any(is_library));
         let sizes: Vec<(u64, u64)> = contents
@@ -408,7 +412,7 @@ fn stock_loads_what_is_written() {
         for (key, value) in &expected {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
         }
-        // Now the other direction: the stock server saves the same keys again.
+        // The stock server saves the same keys again, and the reader reads the stock server's file.
         run(&mut client, "SAVE");
         let again = read_all(&fs::read(file_path(&config)).unwrap()).unwrap().keys;
         assert_eq!(again.len(), expected.len());
