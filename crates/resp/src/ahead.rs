@@ -1,13 +1,14 @@
 //! A quick look at requests that have arrived but have not been parsed yet.
 
-/// How many bytes of a count or length are looked at, including the `\r`.
+/// The most bytes that a count or length may have, including the `\r`. If it has more, this module
+/// does not look at the request.
 const DIGITS_MAX: usize = 7;
 
-/// A request with more arguments than this is not looked at, because all arguments have to be
-/// skipped to find the end of the request.
+/// This module does not look at a request with more arguments than this, because the search for the
+/// end of a request has to skip all its arguments.
 const ARGS_MAX: usize = 32;
 
-/// A request that was looked at before it runs.
+/// The arguments of a request that has arrived but has not been parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead<'a> {
     /// The argument after the command's name. For most commands, it is a key.

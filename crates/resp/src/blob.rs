@@ -57,9 +57,12 @@ impl Blob {
         if let Some((last, full)) = pieces.split_last() {
             assert!(
                 full.iter().all(|piece| piece.len() == BLOB_PIECE_SIZE),
-                "only the last piece may be short"
+                "only the last piece of a blob may have less than the full size"
             );
-            assert!((1..=BLOB_PIECE_SIZE).contains(&last.len()), "the last piece");
+            assert!(
+                (1..=BLOB_PIECE_SIZE).contains(&last.len()),
+                "the last piece is empty or too large"
+            );
         }
         Self { pieces, size }
     }
@@ -115,7 +118,7 @@ impl Blob {
         out
     }
 
-    /// Appends `bytes`. Only the last piece is touched, and new pieces are added.
+    /// Appends `bytes`. Changes only the last piece, and adds new pieces after it.
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.size += bytes.len();
         if let Some(last) = self.pieces.last_mut() {
@@ -132,8 +135,8 @@ impl Blob {
     }
 
     /// Overwrites the string from `offset` on, and extends it if `bytes` reach past its end. If
-    /// `offset` is past the end, the gap is filled with zeros. Only the pieces that are written to
-    /// are touched.
+    /// `offset` is past the end, the gap is filled with zeros. A piece is copied
+    /// only if it is shared and changes.
     ///
     /// All whole pieces of a gap share one piece of zeros, so a large gap costs hardly any memory.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
@@ -179,7 +182,7 @@ impl Blob {
 
     /// For every stretch of `range`, the index of its piece and the range within that piece.
     fn ranges(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        assert!(range.end <= self.size, "range past the end of a blob");
+        assert!(range.end <= self.size, "the range ends past the end of the blob");
         let Range { start, end } = range;
         let pieces = if start < end {
             start / BLOB_PIECE_SIZE..(end - 1) / BLOB_PIECE_SIZE + 1
@@ -200,7 +203,7 @@ impl Blob {
 /// Panics if the bytes do not fit in a full piece.
 pub fn reserve_in_piece(piece: &mut Vec<u8>, more: usize) {
     let needed = piece.len() + more;
-    assert!(needed <= BLOB_PIECE_SIZE, "more than a piece");
+    assert!(needed <= BLOB_PIECE_SIZE, "the bytes do not fit in a piece");
     if needed > piece.capacity() {
         let wanted = (piece.len() * 2).clamp(needed, BLOB_PIECE_SIZE);
         piece.reserve_exact(wanted - piece.len());

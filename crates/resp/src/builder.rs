@@ -65,11 +65,11 @@ impl BlobBuilder {
 
     /// Takes the piece back, with the received bytes appended.
     ///
-    /// Panics if the piece shrank, or grew by more than was wanted.
+    /// Panics if the piece shrank, or grew by more than [`wanted`](Self::wanted) bytes.
     pub fn put_buffer(&mut self, buffer: Vec<u8>) {
         let before = self.received % BLOB_PIECE_SIZE;
-        assert!(buffer.len() >= before, "a piece came back shorter");
-        assert!(buffer.len() - before <= self.wanted(), "more received than wanted");
+        assert!(buffer.len() >= before, "the caller shortened the piece");
+        assert!(buffer.len() - before <= self.wanted(), "the caller appended too much");
         self.received += buffer.len() - before;
         if buffer.len() == BLOB_PIECE_SIZE || self.received == self.size {
             if !buffer.is_empty() {

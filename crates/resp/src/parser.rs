@@ -188,7 +188,7 @@ impl Parser {
     ///
     /// Panics if no argument was asked for, or if an argument of another size was asked for.
     pub fn supply_large(&mut self, blob: Blob) {
-        assert_eq!(self.state, State::Large(blob.size()), "a large argument nobody asked for");
+        assert_eq!(self.state, State::Large(blob.size()), "no such argument was asked for");
         self.supplied = Some(blob);
     }
 
@@ -207,7 +207,7 @@ impl Parser {
     /// Stores the [sealable](Self::sealable) bytes, which the caller has removed from the start of
     /// the buffer, together with the arguments in them.
     pub fn seal(&mut self, bytes: Vec<u8>) {
-        assert_eq!(bytes.len(), self.sealable(), "exactly the sealable bytes are sealed");
+        assert_eq!(bytes.len(), self.sealable(), "the bytes are not the sealable bytes");
         self.request.seal(bytes);
         self.position = 0;
     }
@@ -273,7 +273,7 @@ impl Parser {
                     self.request.push_blob(self.supplied.take().unwrap_or_default());
                     self.finish_arg(2);
                 }
-                State::Start | State::Done => unreachable!("arguments are missing"),
+                State::Start | State::Done => unreachable!("an argument is still to come"),
             }
         }
         self.state = State::Done;
@@ -352,7 +352,7 @@ impl Parser {
 }
 
 /// Looks for the end of the line that begins at `start`. If the line arrives in parts, the search
-/// starts over each time, which takes little time because such lines are short.
+/// starts over each time. This takes little time, because such lines are short.
 fn find_line(buffer: &[u8], start: usize) -> Line {
     match buffer[start..].iter().position(|&byte| byte == b'\r') {
         Some(found) if start + found + 1 < buffer.len() => Line::End(start + found),

@@ -32,7 +32,7 @@ pub struct ReplyBuf {
     shared: Vec<Shared>,
     /// Sum of the sizes of `shared`.
     shared_size: usize,
-    /// The part of `shared_size` that was [sealed](ReplyBuf::seal), and so is shared with nobody.
+    /// Size of the [sealed](ReplyBuf::seal) strings in `shared`. The data set shares none of them.
     sealed_size: usize,
     protocol: Protocol,
     /// Limit of the reply's size in bytes.
@@ -83,8 +83,8 @@ impl ReplyBuf {
         self.is_cut
     }
 
-    /// Removes what was written since the reply was `len` bytes long, and with it the note that the
-    /// reply is cut.
+    /// Removes all bytes after the first `len` bytes of the reply, and forgets that the reply is
+    /// cut.
     ///
     /// Panics if position `len` lies inside a shared string.
     pub fn leave_out(&mut self, len: usize) {
@@ -129,7 +129,7 @@ impl ReplyBuf {
         (self.shared_size, self.sealed_size) = (0, 0);
     }
 
-    /// Removes what was written since the reply was `len` bytes long.
+    /// Removes all bytes after the first `len` bytes of the reply.
     ///
     /// Panics if position `len` lies inside a shared string.
     pub fn truncate(&mut self, len: usize) {
@@ -141,10 +141,10 @@ impl ReplyBuf {
                 self.bytes.truncate(own - over);
             } else {
                 self.bytes.truncate(floor);
-                let shared = self.shared.pop().expect("the own bytes alone are longer than len");
+                let shared = self.shared.pop().expect("a shared string remains");
                 self.shared_size -= shared.range.len();
                 self.sealed_size -= if shared.is_sealed { shared.range.len() } else { 0 };
-                assert!(self.len() >= len, "cut inside a shared string");
+                assert!(self.len() >= len, "the cut is inside a shared string");
             }
         }
     }
@@ -180,7 +180,7 @@ impl ReplyBuf {
     /// Panics if the reply has fewer bytes.
     #[must_use]
     pub fn split_front(&mut self, len: usize) -> ReplyBuf {
-        assert!(len <= self.len(), "more than there is");
+        assert!(len <= self.len(), "the reply has fewer bytes");
         let mut front = ReplyBuf::new(self.protocol);
         if len == self.len() {
             std::mem::swap(self, &mut front);
@@ -227,7 +227,7 @@ impl ReplyBuf {
     ///
     /// Panics if `range` extends past the end.
     pub fn segments(&self, range: Range<usize>) -> Segments<'_> {
-        assert!(range.end <= self.len(), "range past the end of a reply");
+        assert!(range.end <= self.len(), "the range ends past the end of the reply");
         Segments {
             reply: self,
             index: 0,
@@ -523,7 +523,7 @@ impl<'a> Iterator for Segments<'a> {
                 &self.reply.bytes[std::mem::replace(&mut self.own, end)..end]
             } else {
                 self.index += 1;
-                let shared = shared.expect("the range ends before the last string");
+                let shared = shared.expect("the range has no bytes after the reply's end");
                 &shared.piece[shared.range.clone()]
             };
             self.in_own = !self.in_own;

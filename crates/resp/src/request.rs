@@ -171,7 +171,7 @@ impl<'a> Args<'a> {
     /// The argument at `index`.
     ///
     /// Panics if there is no such argument.
-    #[expect(clippy::inline_always, reason = "it is called several times for each argument")]
+    #[expect(clippy::inline_always, reason = "callers call this several times for each argument")]
     #[inline(always)]
     pub fn get(&self, index: usize) -> Arg<'a> {
         match &self.request.sealed {

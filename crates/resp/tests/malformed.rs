@@ -20,7 +20,7 @@ impl Stock {
     fn start(password: &str) -> Option<Self> {
         let name = format!("slimio-malformed-{}-{}", password.len(), std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a folder for the socket");
+        std::fs::create_dir_all(&folder).expect("the folder for the socket can be made");
         let spawned = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--unixsocket", "socket"])
             .args(["--requirepass", password, "--dir"])
@@ -29,14 +29,14 @@ impl Stock {
             .stdout(Stdio::piped())
             .spawn();
         let Ok(mut child) = spawned else {
-            // This does not use `eprintln!`, because the test runner shows its output only for a
-            // failing test.
+            // The test does not use `eprintln!`, because the test runner shows the output of
+            // `eprintln!` only if the test fails.
             let text = b"SKIPPED: redis-server is not installed, so nothing was compared with it\n";
-            std::io::stderr().write_all(text).expect("written");
-            std::fs::remove_dir_all(&folder).expect("the folder is ours");
+            std::io::stderr().write_all(text).expect("standard error can be written");
+            std::fs::remove_dir_all(&folder).expect("the test can remove its folder");
             return None;
         };
-        let log = child.stdout.take().expect("its log");
+        let log = child.stdout.take().expect("the server's output is a pipe");
         let mut lines = BufReader::new(log).lines();
         while let Some(Ok(line)) = lines.next() {
             if line.contains("ready to accept connections") {
@@ -51,7 +51,8 @@ impl Stock {
 
     /// Everything that the server replies to these bytes until one side closes the connection.
     fn answer(&self, bytes: &[u8]) -> Vec<u8> {
-        let mut stream = UnixStream::connect(self.folder.join("socket")).expect("it listens");
+        let mut stream =
+            UnixStream::connect(self.folder.join("socket")).expect("the server listens");
         // The server may close the connection before it has read everything.
         if stream.write_all(bytes).is_ok() {
             let _ = stream.shutdown(Shutdown::Write);

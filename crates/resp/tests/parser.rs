@@ -27,7 +27,7 @@ impl Connection {
             if builder.remaining() > 0 {
                 return Ok(());
             }
-            let blob = self.receiving.take().expect("it was there").finish();
+            let blob = self.receiving.take().expect("a builder was there").finish();
             self.parser.supply_large(blob);
         }
         self.buffer.extend_from_slice(bytes);
@@ -66,7 +66,7 @@ fn words(args: Args<'_>) -> Vec<Vec<u8>> {
     let all: Vec<_> = args.iter().map(|arg| arg.to_bytes().into_owned()).collect();
     assert_eq!(all.len(), args.len());
     let is_same = |(index, word): (usize, &Vec<u8>)| *args.bytes(index) == word[..];
-    assert!(all.iter().enumerate().all(is_same), "in order and by index they are the same");
+    assert!(all.iter().enumerate().all(is_same), "`iter` and `bytes` give the same arguments");
     all
 }
 
