@@ -21,7 +21,7 @@ impl Errno {
     /// # Panics
     /// When the number is not positive.
     pub fn new(number: i32) -> Self {
-        assert!(number > 0, "{number} is no error number");
+        assert!(number > 0, "the error number {number} is not positive");
         Self(number)
     }
 

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn raised_until_lowered() {
-        let event = EventFd::new().expect("descriptors are left");
+        let event = EventFd::new().expect("the process has a free descriptor");
         assert!(!event.lower());
         event.clone().raise();
         event.raise();

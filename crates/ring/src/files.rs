@@ -53,8 +53,8 @@ impl Files {
         self.0.get(fd.0).expect("an operation keeps its descriptor open").descriptor.as_raw_fd()
     }
 
-    /// Notes the end of an operation on the descriptor. If the descriptor is to be closed and this
-    /// was its last operation, closes it.
+    /// Notes the end of an operation on the descriptor. Closes the descriptor if
+    /// [`close`](Self::close) was called before and no operation on it is in flight any more.
     pub(crate) fn end(&mut self, fd: Fd) {
         let file = self.0.get_mut(fd.0).expect("an operation keeps its descriptor open");
         file.operations -= 1;

@@ -16,7 +16,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// # Panics
     /// When the ring holds a file already.
     pub fn hold(&mut self, file: impl AsFd) -> Result<(), Errno> {
-        assert!(!self.is_holding, "a ring holds one file");
+        assert!(!self.is_holding, "this ring already holds one file");
         let registered = self.uring.submitter().register_files(&[file.as_fd().as_raw_fd()]);
         registered.map_err(|error| Errno::of(&error))?;
         self.is_holding = true;

@@ -3,8 +3,8 @@
 //! The caller gives a [`Ring`] operations, each with a payload, and gets [`Completion`]s with these
 //! payloads. While an operation is in flight, the ring owns everything that the operation needs:
 //! bytes to send, a buffer to fill, the open descriptor. The operation's last completion returns
-//! its memory, even if the operation failed. So memory that the kernel may still access can't be
-//! freed.
+//! the operation's memory, even if the operation failed. So memory that the kernel may still access
+//! can't be freed.
 //!
 //! ```text
 //!   caller ── receive(fd, payload) ──► table ──► submission queue ──► kernel

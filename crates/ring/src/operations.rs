@@ -16,7 +16,7 @@ use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered}
 /// The largest number of bytes of one transfer: the kernel's own limit, rounded down to a block.
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
-/// User data of entries whose completion is ignored. The value is all ones, which no [`Name`] is.
+/// User data of entries whose completion is ignored. All bits are set; no [`Name`] has this value.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// An operation that has not ended, with everything that it owns.
@@ -65,8 +65,8 @@ impl<T: Copy, M: Memory> Ring<T, M, Wide> {
     /// cancelled, the device may still execute the command.
     ///
     /// # Safety
-    /// The command must transfer no more bytes than `memory` has; without memory, none. The driver
-    /// does not check this.
+    /// The command must transfer no more bytes than `memory` has. Without `memory`, the command
+    /// must transfer nothing. The driver does not check the command's size.
     pub unsafe fn command(
         &mut self,
         namespace: Fd,
@@ -145,7 +145,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Fills `memory` with the bytes of the file from byte `offset` on. Completes with
     /// [`Outcome::Transferred`](crate::Outcome::Transferred).
     pub fn read(&mut self, file: Fd, memory: M, offset: u64, payload: T) -> OpId {
-        assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one read", memory.size());
+        assert!(
+            memory.size() <= TRANSFER_SIZE_MAX,
+            "a read of {} bytes is too large",
+            memory.size()
+        );
         self.begin(file, payload, Kind::Read { memory, offset })
     }
 
@@ -175,7 +179,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         stream: u8,
         payload: T,
     ) -> OpId {
-        assert!(memory.size() <= TRANSFER_SIZE_MAX, "{} bytes in one write", memory.size());
+        assert!(
+            memory.size() <= TRANSFER_SIZE_MAX,
+            "a write of {} bytes is too large",
+            memory.size()
+        );
         self.begin(file, payload, Kind::Write { memory, offset, is_durable, stream })
     }
 
@@ -267,7 +275,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
 
     /// Ends an operation that was not handed to the kernel, with an error.
     pub(crate) fn end_made(&mut self, name: Name, errno: Errno) {
-        let op = self.in_flight.remove(name).expect("it is in flight");
+        let op = self.in_flight.remove(name).expect("the operation is in flight");
         self.files.end(op.fd);
         let payload = op.payload;
         let outcome = ending(op, -errno.number());
@@ -288,7 +296,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
             self.end_made(name, errno);
             return;
         }
-        let in_flight = self.in_flight.get_mut(name).expect("it is in flight");
+        let in_flight = self.in_flight.get_mut(name).expect("the operation is in flight");
         in_flight.queued_as = self.queued;
         let fd = types::Fd(self.files.number(in_flight.fd));
         let is_multishot = self.features;
@@ -435,7 +443,7 @@ mod tests {
                         read.push((vector.iov_base.cast_const().cast(), vector.iov_len));
                     }
                 }
-                _ => unreachable!("it is not among them"),
+                _ => unreachable!("the test inserted no other kind"),
             }
         }
         for _ in 0..100 {

@@ -67,7 +67,8 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 fn layout(count: usize, item_size: usize) -> Layout {
-    Layout::from_size_align(count * item_size, PAGE_SIZE).expect("a pool is smaller than memory")
+    Layout::from_size_align(count * item_size, PAGE_SIZE)
+        .expect("the pool fits in the address space")
 }
 
 fn allocate(layout: Layout) -> NonNull<u8> {
@@ -134,7 +135,7 @@ impl Pool {
         fill: impl FnOnce(*mut u8, usize) -> Result<usize, Errno>,
     ) -> Option<Result<Option<Provided>, Errno>> {
         let Source::List(list) = &mut self.source else {
-            unreachable!("the kernel fills its buffers itself")
+            unreachable!("the free buffers belong to the kernel")
         };
         let index = list.pop()?;
         // SAFETY: the index is below the count.
@@ -152,8 +153,8 @@ impl Pool {
     pub(crate) fn bytes(&self, provided: &Provided) -> &[u8] {
         let index = usize::from(provided.index);
         // The index and the size are checked, because a caller could pass a buffer of another ring.
-        assert!(self.is_out[index], "buffer {index} is not out");
-        assert!(provided.size() <= self.buffer_size, "buffer {index} is shorter");
+        assert!(self.is_out[index], "buffer {index} is not handed out");
+        assert!(provided.size() <= self.buffer_size, "buffer {index} has fewer bytes");
         // SAFETY: the buffer is within the memory, initialised, and handed out. Neither the kernel
         // nor we write to it before it is given back, and giving it back takes `&mut self`.
         unsafe {
@@ -165,7 +166,7 @@ impl Pool {
     /// Takes a buffer back.
     pub(crate) fn give_back(&mut self, provided: &Provided) {
         let is_out = &mut self.is_out[usize::from(provided.index)];
-        assert!(std::mem::take(is_out), "buffer {} is not out", provided.index);
+        assert!(std::mem::take(is_out), "buffer {} is not handed out", provided.index);
         self.out_count -= 1;
         self.put(provided.index);
     }

@@ -15,7 +15,7 @@ use crate::{Errno, Memory, NvmeStatus, Provided, Segments, TransferError, Width}
 
 /// A result of an operation. An operation may have several results before it ends.
 #[derive(Debug)]
-#[must_use = "it may hold a connection or a buffer of the ring's"]
+#[must_use = "a completion may hold a connection or a buffer of the ring"]
 pub struct Completion<T, M = Vec<u8>> {
     /// The operation that this completion belongs to.
     pub op: OpId,
@@ -43,14 +43,14 @@ pub enum Outcome<M = Vec<u8>> {
         /// Number of bytes that were appended; zero at the end of the stream.
         result: Result<usize, Errno>,
     },
-    /// A send has ended.
+    /// A send of a vector has ended.
     Sent {
-        /// The memory that was given to the operation.
+        /// The vector that was given to the operation.
         bytes: Vec<u8>,
         /// Whether everything was sent. After an error, it is unknown how many bytes were sent.
         result: Result<(), Errno>,
     },
-    /// A send has ended.
+    /// A send of segments has ended.
     SentSegments {
         /// The segments that were given to the operation. The bytes that were sent are removed.
         segments: Segments,
@@ -125,7 +125,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     fn handle(&mut self, arrived: Arrived, completions: &mut Vec<Completion<T, M>>) {
         let name = Name::from_u64(arrived.name);
         let Some(op) = self.in_flight.get(name) else {
-            debug_assert!(false, "a completion of nothing: {arrived:?}");
+            debug_assert!(false, "{arrived:?} belongs to no operation");
             return;
         };
         let payload = op.payload;
@@ -164,10 +164,11 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         op
     }
 
-    /// Decides what follows from a completion, and notes the progress that it reports.
+    /// Decides what the ring does after a completion. Records the sent bytes, the descriptor or the
+    /// buffer that the completion reports.
     fn judge(&mut self, name: Name, arrived: Arrived) -> Verdict<M> {
         let Arrived { res, flags, .. } = arrived;
-        let op = self.in_flight.get_mut(name).expect("it is in flight");
+        let op = self.in_flight.get_mut(name).expect("the operation is in flight");
         let result = returned(res);
         match &mut op.kind {
             Kind::Accept => match result {
@@ -315,6 +316,6 @@ mod tests {
         assert_eq!(commanded(0x4002), Err(CommandError::Status(status)));
         let gone = CommandError::Os(Errno::new(libc::ENODEV));
         assert_eq!(commanded(-libc::ENODEV), Err(gone));
-        assert!(commanded(0x1_0000).is_err(), "no status has that many bits");
+        assert!(commanded(0x1_0000).is_err(), "a word above 16 bits is an error");
     }
 }

@@ -8,7 +8,7 @@ use crate::Errno;
 /// Why io_uring can't be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The cause, as far as it is known.
+    /// The cause; [`Cause::Other`] if the kernel's error does not reveal the cause.
     pub cause: Cause,
     /// The error that the kernel returned; `None` if this crate refuses to use the ring.
     pub errno: Option<Errno>,
@@ -39,7 +39,7 @@ pub enum Cause {
     },
     /// The kernel accepts an operation, but never completes it.
     Silent,
-    /// Anything else.
+    /// Any other cause.
     Other,
 }
 
@@ -100,7 +100,8 @@ impl fmt::Display for Refused {
             )?,
             Cause::Forbidden => f.write_str("the kernel does not permit io_uring here")?,
             Cause::Memory => f.write_str(
-                "there is not enough memory for io_uring, or not enough may be locked (ulimit -l)",
+                "the kernel has too little memory for io_uring, or this process may lock too \
+                 little memory (ulimit -l)",
             )?,
             Cause::Descriptors => {
                 f.write_str("no file descriptor is left for io_uring (ulimit -n)")?;

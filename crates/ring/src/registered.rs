@@ -23,8 +23,7 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// If the `size` bytes at `address` lie within the registered memory, returns their address as
-    /// a part of that memory.
+    /// Returns `address` if the `size` bytes that begin there lie within the registered memory.
     pub(crate) fn find(&self, address: *mut u8, size: usize) -> Option<*mut u8> {
         let offset = address.addr().checked_sub(self.start)?;
         let is_within = size <= self.size.checked_sub(offset)?;
@@ -55,7 +54,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         size: usize,
         keeper: Arc<dyn Any + Send + Sync>,
     ) -> Result<(), Errno> {
-        assert!(self.registered.is_none(), "a ring registers one range");
+        assert!(self.registered.is_none(), "a ring can register only one range");
         let range = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: size };
         // SAFETY: the bytes stay mapped until the keeper is dropped. The keeper is dropped after
         // the ring is closed, or never.

@@ -47,8 +47,8 @@ impl std::fmt::Debug for OpId {
 
 /// An io_uring and all operations in flight on it.
 ///
-/// `T` is the caller's payload of an operation, which each of the operation's completions contains.
-/// `M` is the memory of file reads and writes.
+/// `T` is the payload that the caller gives with an operation. Each completion of the operation
+/// contains this payload. `M` is the memory of file reads and writes.
 ///
 /// With [`Features::deferred`], a ring belongs to the thread that first submits to it, and every
 /// submission on another thread fails. Without this feature, the ring may be moved from thread to
@@ -88,7 +88,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Makes a ring with the best setup that the kernel allows.
     ///
     /// # Errors
-    /// Why no ring can be made; see [`probe`](crate::probe).
+    /// When no ring can be made. The error says why: see [`probe`](crate::probe).
     pub fn new(setup: Setup) -> Result<Self, Refused> {
         let (uring, features) = setup::build::<W>(setup)?;
         Ok(Self {
@@ -124,7 +124,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// # Panics
     /// When this ring already has such buffers.
     pub fn provide_buffers(&mut self, count: u16, buffer_size: u32) -> Result<(), Errno> {
-        assert!(self.pool.is_none(), "a ring has one pool of buffers");
+        assert!(self.pool.is_none(), "a ring has at most one pool of buffers");
         let submitter = self.features.multishot_receive.then(|| self.uring.submitter());
         *self.pool = Some(Pool::new(count, buffer_size, submitter.as_ref())?);
         Ok(())
@@ -136,16 +136,16 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// When this ring has not handed out a buffer of that number, or when the ring's buffers are
     /// smaller than `provided` says.
     pub fn bytes(&self, provided: &Provided) -> &[u8] {
-        self.pool.as_ref().expect("a buffer comes from a pool").bytes(provided)
+        self.pool.as_ref().expect("the ring has a pool of buffers").bytes(provided)
     }
 
     /// Gives a buffer back to the ring, so that the ring can receive into it again.
     ///
     /// # Panics
     /// When this ring has not handed out a buffer of that number.
-    #[expect(clippy::needless_pass_by_value, reason = "it is given back")]
+    #[expect(clippy::needless_pass_by_value, reason = "the ring takes the buffer back")]
     pub fn give_back(&mut self, provided: Provided) {
-        self.pool.as_mut().expect("a buffer comes from a pool").give_back(&provided);
+        self.pool.as_mut().expect("the ring has a pool of buffers").give_back(&provided);
         if !self.starved.is_empty() {
             self.feed_starved();
         }
@@ -235,7 +235,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// `timeout` has passed. May return earlier, for example because of a signal.
     ///
     /// # Errors
-    /// The same errors as of [`submit`](Self::submit).
+    /// The same errors as [`submit`](Self::submit).
     pub fn submit_and_wait(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         let waiting = self.arrived.len() + self.made.len();
         self.enter(min.saturating_sub(waiting), timeout)
@@ -247,10 +247,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
-    /// Why the kernel accepts no more entries of this ring; `None` if it does accept them. For
-    /// example, a filter was put on the running process. Operations that are not in the kernel, and
-    /// all later operations, end with this error at the next [`reap`](Self::reap). Operations that
-    /// are in the kernel continue and can be reaped when they end, but no call waits for them.
+    /// Why the kernel accepts no more entries of this ring; `None` if it accepts them. One cause is
+    /// a seccomp filter that was put on the running process. Operations that are not in the kernel,
+    /// and all later operations, end with this error at the next [`reap`](Self::reap). Operations in
+    /// the kernel continue and can be reaped when they end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
     }
@@ -419,12 +419,12 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// on.
     ///
     /// # Errors
-    /// Why the ring can't be used. After an error, the ring is useless.
+    /// When the ring can't be used. The error says why. After an error, the ring is useless.
     ///
     /// # Panics
     /// When an operation is in flight.
     pub fn try_out(&mut self) -> Result<(), Refused> {
-        assert!(self.in_flight.len() == 0, "a ring is tried out before it is used");
+        assert!(self.in_flight.len() == 0, "a ring is tried out before other operations begin");
         let nothing: Entry = opcode::Nop::new().build().user_data(NOBODY);
         // SAFETY: the entry points to nothing.
         unsafe { self.push(nothing.into()) };
