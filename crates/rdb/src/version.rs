@@ -75,7 +75,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The kind of a value, as commands tell it apart: for example, a list is a list in every layout.
+/// The kind of a value, as in the reply to `TYPE`. It does not depend on the value's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A string.

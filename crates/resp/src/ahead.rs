@@ -1,7 +1,7 @@
 //! A quick look at requests that have arrived but have not been parsed yet.
 
-/// The most bytes that a count or length may have, including the `\r`. If it has more, this module
-/// does not look at the request.
+/// The most bytes that a count or length may have, including the `\r`. This module does not look at
+/// a request with a longer count or length.
 const DIGITS_MAX: usize = 7;
 
 /// This module does not look at a request with more arguments than this, because the search for the
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn found(bytes: &str) -> Vec<(&str, &str, usize)> {
-        let text = |bytes| std::str::from_utf8(bytes).expect("text");
+        let text = |bytes| std::str::from_utf8(bytes).expect("the request is UTF-8");
         let found = requests_ahead(bytes.as_bytes());
         found.map(|ahead| (text(ahead.first), text(ahead.second), ahead.end)).collect()
     }

@@ -135,8 +135,8 @@ impl Blob {
     }
 
     /// Overwrites the string from `offset` on, and extends it if `bytes` reach past its end. If
-    /// `offset` is past the end, the gap is filled with zeros. A piece is copied
-    /// only if it is shared and changes.
+    /// `offset` is past the end, the gap is filled with zeros. A piece is copied only if it is
+    /// shared and changes.
     ///
     /// All whole pieces of a gap share one piece of zeros, so a large gap costs hardly any memory.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {

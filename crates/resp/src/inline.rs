@@ -130,7 +130,7 @@ mod tests {
             (b"a\x0bb", &[b"a", b"b"]),
         ];
         for (line, expected) in cases {
-            assert_eq!(words(line).expect("balanced"), expected, "{line:?}");
+            assert_eq!(words(line).expect("the quotes are balanced"), expected, "{line:?}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! RESP2 and RESP3. This crate parses bytes into requests, and writes replies as bytes. It knows
 //! neither sockets nor keys.
 //!
-//! A connection's unconsumed bytes go into a [`Parser`], which keeps its place between calls. The
-//! parser copies nothing: it returns the arguments as ranges of those bytes. Large arguments are
-//! the exception. The parser asks for each of them as a [`Blob`], so that the argument is received
+//! A connection's unconsumed bytes go into a [`Parser`], which keeps its place between calls. To
+//! avoid copies, the parser returns the arguments as ranges of those bytes. Large arguments are the
+//! exception. The parser asks for each of them as a [`Blob`], so that the argument is received
 //! directly into its final memory. Replies are written into a [`ReplyBuf`], where large strings are
 //! spliced in by reference.
 //!

@@ -188,7 +188,7 @@ impl Parser {
     ///
     /// Panics if no argument was asked for, or if an argument of another size was asked for.
     pub fn supply_large(&mut self, blob: Blob) {
-        assert_eq!(self.state, State::Large(blob.size()), "no such argument was asked for");
+        assert_eq!(self.state, State::Large(blob.size()), "no argument of this size was asked for");
         self.supplied = Some(blob);
     }
 
@@ -207,7 +207,7 @@ impl Parser {
     /// Stores the [sealable](Self::sealable) bytes, which the caller has removed from the start of
     /// the buffer, together with the arguments in them.
     pub fn seal(&mut self, bytes: Vec<u8>) {
-        assert_eq!(bytes.len(), self.sealable(), "the bytes are not the sealable bytes");
+        assert_eq!(bytes.len(), self.sealable(), "only the sealable bytes can be sealed");
         self.request.seal(bytes);
         self.position = 0;
     }

@@ -102,13 +102,13 @@ fn requests_may_be_cut_anywhere() {
     let (bytes, requests) = sample();
     for cut in 0..=bytes.len() {
         let mut connection = Connection::default();
-        connection.receive(&bytes[..cut]).expect("well-formed");
-        connection.receive(&bytes[cut..]).expect("well-formed");
+        connection.receive(&bytes[..cut]).expect("the requests are well-formed");
+        connection.receive(&bytes[cut..]).expect("the requests are well-formed");
         assert_eq!(connection.requests, requests, "cut at {cut}");
     }
     let mut connection = Connection::default();
     for byte in &bytes {
-        connection.receive(std::slice::from_ref(byte)).expect("well-formed");
+        connection.receive(std::slice::from_ref(byte)).expect("the requests are well-formed");
     }
     assert_eq!(connection.requests, requests);
 }
@@ -121,8 +121,8 @@ fn large_arguments_may_be_cut_anywhere() {
     let near_ends = (0..60).chain(32_760..32_860).chain(632_800..bytes.len().min(632_960));
     for cut in near_ends {
         let mut connection = Connection::default();
-        connection.receive(&bytes[..cut]).expect("well-formed");
-        connection.receive(&bytes[cut..]).expect("well-formed");
+        connection.receive(&bytes[..cut]).expect("the requests are well-formed");
+        connection.receive(&bytes[cut..]).expect("the requests are well-formed");
         assert_eq!(connection.requests.len(), 3, "cut at {cut}");
         assert!(connection.requests[0] == request && connection.requests[2] == request);
         assert_eq!(connection.requests[1], text(&["PING"]));
@@ -198,7 +198,7 @@ proptest! {
         let bytes: Vec<u8> = requests.iter().flat_map(|request| encode(request)).collect();
         let mut connection = Connection::default();
         for part in bytes.chunks(part) {
-            connection.receive(part).expect("well-formed");
+            connection.receive(part).expect("the requests are well-formed");
         }
         prop_assert_eq!(connection.requests, requests);
         prop_assert!(connection.buffer.is_empty());

@@ -247,10 +247,10 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.refused.is_none() && (!self.backlog.is_empty() || !self.uring.submission().is_empty())
     }
 
-    /// Why the kernel accepts no more entries of this ring; `None` if it accepts them. One cause is
-    /// a seccomp filter that was put on the running process. Operations that are not in the kernel,
-    /// and all later operations, end with this error at the next [`reap`](Self::reap). Operations in
-    /// the kernel continue and can be reaped when they end, but no call waits for them.
+    /// Why the kernel accepts no more entries of this ring; `None` if it accepts them. A cause is a
+    /// seccomp filter that was put on the running process. Operations that are not in the kernel,
+    /// and all later operations, end with this error at the next [`reap`](Self::reap). Operations
+    /// in the kernel continue and can be reaped when they end, but no call waits for them.
     pub fn refused(&self) -> Option<Errno> {
         self.refused
     }

@@ -203,7 +203,7 @@ fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
             (2, usize::from(first & 0xf) << 8 | usize::from(listpack[start + 1]))
         }
         STRING_32 => {
-            let size = listpack[start + 1..start + 5].try_into().expect("four bytes");
+            let size = listpack[start + 1..start + 5].try_into().expect("the range has four bytes");
             (5, u32::from_le_bytes(size) as usize)
         }
         INTEGER_16 => (1, 2),
@@ -227,8 +227,9 @@ mod tests {
             at = before(listpack, at);
             backwards.insert(0, element(listpack, at).0.to_vec());
         }
-        let elements = Listpack::open(listpack).expect("a listpack");
-        let strings = elements.map(|element| element.expect("an element").to_vec()).collect();
+        let elements = Listpack::open(listpack).expect("the listpack is valid");
+        let strings =
+            elements.map(|element| element.expect("the element is valid").to_vec()).collect();
         let in_place: Vec<_> = super::elements(listpack).map(|element| element.to_vec()).collect();
         assert_eq!(in_place, strings);
         assert_eq!(backwards, strings);

@@ -263,7 +263,7 @@ mod tests {
         let mut compressor = Compressor::new();
         let first: Vec<u8> = (0..200).collect();
         assert_eq!(round_trip(&mut compressor, &first), None);
-        assert_eq!(round_trip(&mut compressor, &first), None, "no match is in another string");
+        assert_eq!(round_trip(&mut compressor, &first), None, "an earlier string gives no match");
         assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
     }
 
@@ -295,7 +295,10 @@ mod tests {
                 })
                 .collect();
             let first = rounds.iter().position(|shrank| *shrank);
-            assert!(first.is_some_and(|first| first < 20), "period {period}: first try {first:?}");
+            assert!(
+                first.is_some_and(|first| first < 20),
+                "period {period}: first shrunk {first:?}"
+            );
             assert!(rounds[first.unwrap()..].iter().all(|shrank| *shrank), "period {period}");
         }
     }

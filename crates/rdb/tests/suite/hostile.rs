@@ -42,7 +42,11 @@ pub(crate) fn read(file: &[u8]) -> Result<(), Error> {
             Ok(())
         })();
     });
-    assert!(memory.bytes_max < MEMORY_MAX, "{} bytes allocated for {result:?}", memory.bytes_max);
+    assert!(
+        memory.bytes_max < MEMORY_MAX,
+        "the reader allocated {} bytes for {result:?}",
+        memory.bytes_max
+    );
     result
 }
 
@@ -54,7 +58,7 @@ fn a_file_that_was_cut_says_where() {
             match read(&file[..end]).unwrap_err() {
                 Error::NotRdb => assert!(end < 9),
                 Error::Truncated { offset } => assert_eq!(offset, end as u64),
-                error => panic!("a file cut at {end}: {error}"),
+                error => panic!("a file cut at {end} gives a wrong error: {error}"),
             }
         }
     }
@@ -110,8 +114,8 @@ fn random_bytes_behind_every_type_are_survived() {
                 let mut file = version.to_vec();
                 file.extend_from_slice(&[code, 1, b'k']);
                 for _ in 0..random.usize(..12) {
-                    // Small bytes often make lengths that the file can hold. Arbitrary bytes make
-                    // longer lengths.
+                    // Small bytes often make lengths that fit in the file. Arbitrary bytes often
+                    // make lengths that do not fit.
                     let bytes = random.u64(..).to_le_bytes();
                     let is_small = !bytes[0].is_multiple_of(3);
                     file.extend(

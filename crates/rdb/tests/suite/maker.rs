@@ -70,7 +70,7 @@ fn fields(fields: &[(&str, &str, Option<i64>)]) -> Value {
 }
 
 /// Makes files by hand, as servers of all versions would make them. The maker also keeps the
-/// contents of its file, to compare them with the contents that the reader finds.
+/// contents of its file, so that a test can compare them with the contents that the reader finds.
 pub(crate) struct Maker {
     version: Version,
     encoder: Encoder,
