@@ -9,9 +9,9 @@ use crate::blob::{BLOB_PIECE_SIZE, Blob, Piece};
 /// Memory is taken one piece at a time, as bytes arrive. So if a client announces 512 MB and sends
 /// nothing, at most one piece is allocated.
 ///
-/// [`extend`](Self::extend) copies bytes in. To receive without a copy, take the piece that is
-/// being filled with [`take_buffer`](Self::take_buffer), append to it, and return it with
-/// [`put_buffer`](Self::put_buffer).
+/// [`extend`](Self::extend) copies bytes in. To receive without a copy, call
+/// [`take_buffer`](Self::take_buffer) to borrow the piece that is not full yet. Append to this
+/// piece, and return it with [`put_buffer`](Self::put_buffer).
 #[derive(Debug)]
 pub struct BlobBuilder {
     /// Pieces that are full.

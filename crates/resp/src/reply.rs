@@ -155,9 +155,9 @@ impl ReplyBuf {
         Self { bytes: memory, protocol, ..Self::default() }
     }
 
-    /// Takes the reply apart, for a sender that has to own what it sends. Returns the reply's own
-    /// bytes and the shared strings. With each shared string comes the position in the own bytes
-    /// before which the string belongs.
+    /// Takes the reply apart, for a sender that has to own the sent memory. Returns the reply's own
+    /// bytes, and each shared string with a position. The string is sent before the own byte at
+    /// this position.
     pub fn into_parts(
         self,
     ) -> (Vec<u8>, impl ExactSizeIterator<Item = (usize, Piece, Range<usize>)>) {

@@ -298,7 +298,7 @@ impl<'a> Arg<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct OwnedRequest {
     buffer: Vec<u8>,
-    /// The request was parsed from the bytes of `buffer` that begin here.
+    /// The request was parsed from the bytes of `buffer` from this offset on.
     start: usize,
     request: Request,
 }

@@ -10,7 +10,8 @@ pub(crate) const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
 pub struct NvmeCommand {
     /// Opcode of the NVM command set.
     pub opcode: u8,
-    /// The namespace id. The driver refuses an id other than that of the descriptor's namespace.
+    /// The namespace id. It must be the id of the descriptor's namespace, or the driver refuses
+    /// the command.
     pub nsid: u32,
     /// Command dwords 10 to 15.
     pub cdw10_to_15: [u32; 6],

@@ -196,8 +196,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// names, and stays unchanged until this operation's completion is reaped.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
-            // After a refusal, only cancels get here. The entry is dropped, because the kernel
-            // would not accept it.
+            // After a refusal, `push` is called only for cancels. The entry is dropped, because the
+            // kernel would not accept it.
             return;
         }
         // SAFETY: the caller promises that the memory that the entry points to stays unchanged.
@@ -331,8 +331,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
         let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
         if may_be_taken && !is_planted("refused-ends-polled") {
-            // A kernel thread may take entries from the queue at any moment, without a call, and
-            // only that thread knows which ones it has taken. So no operation is ended here.
+            // A kernel thread may take entries from the queue at any moment, without a call. Only
+            // that thread knows which entries it has taken. So this call ends no operation.
             return;
         }
         let untaken = self.uring.submission().len() + self.backlog.len();
@@ -348,7 +348,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.starved.clear();
     }
 
-    /// Like [`enter`](Self::enter), for a ring whose queued entries are taken by a kernel thread. A
+    /// Like [`enter`](Self::enter), for a ring with a kernel thread that takes queued entries. A
     /// system call is needed only to wake the thread if it sleeps, or to wait for completions.
     fn enter_polled(&mut self, min: usize, timeout: Option<Duration>) -> Result<(), Errno> {
         loop {

@@ -17,7 +17,8 @@
 //!
 //! [`Listpack`] reads untrusted bytes, and [`ListpackWriter`] makes a whole listpack. The functions
 //! of this module look up and change elements in place. They may panic if the listpack is invalid.
-//! A listpack is known to be valid if it was made here, or was read completely before.
+//! A listpack is known to be valid if this module made it, or if a [`Listpack`] read it to its end
+//! without an error.
 
 mod edit;
 mod element;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So a match is 3 to 264 bytes long and at most 8192 bytes back. It may overlap its own output.
-//! (`lzf_d.c` of LibLZF, as shipped with Redis, must be able to read what is compressed here.)
+//! (`lzf_d.c` of LibLZF, as shipped with Redis, must be able to read this compressor's output.)
 
 mod compress;
 mod decompress;

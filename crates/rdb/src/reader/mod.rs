@@ -101,8 +101,8 @@ pub enum Checksum {
 /// [`WHOLE_SIZE_MAX`](crate::WHOLE_SIZE_MAX) bytes. Only the value of a string key may be longer;
 /// it comes in pieces.
 ///
-/// The reader checks that each value is well formed. The loader has to check whether the value
-/// makes sense, because a collection may be empty, and a field or member may come twice.
+/// The reader checks that each value is well formed. The caller has to check that the value makes
+/// sense, because a collection may be empty, and a field or member may come twice.
 ///
 /// After an error, all calls return errors.
 #[derive(Debug)]
