@@ -1,4 +1,4 @@
-//! The errors of a server under test. They differ in what the caller can do about them.
+//! The errors of starting, asking and stopping a server under test.
 
 use std::fmt;
 use std::io;
@@ -6,16 +6,16 @@ use std::io;
 /// Why there is no server, or no reply.
 #[derive(Debug)]
 pub enum ServerError {
-    /// The machine refused something: a file, a socket, a process. `what` says which.
+    /// The system refused an action with a file, a socket or a process.
     Io {
-        /// What was being done, as the start of a sentence.
+        /// The action that failed, as the start of a message.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A server did not start, died, or did not stop; the text ends with the server's last output.
     Server(String),
-    /// An error reply, or a reply that the request cannot have.
+    /// The server sent an error, or a reply of a kind that never answers the request.
     Reply(String),
 }
 
@@ -40,9 +40,9 @@ impl std::error::Error for ServerError {
     }
 }
 
-/// Adds to an I/O error the operation that failed.
+/// Adds the failed action to an I/O error.
 pub(crate) trait Doing<T> {
-    /// Turns an I/O error into an error that says what was being done.
+    /// Turns an I/O error into an error that names the failed action, `what`.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 

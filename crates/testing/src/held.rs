@@ -1,6 +1,6 @@
 //! A volume whose paths to the log, or to the snapshots, can be held. A held path reports no
-//! completion until it is released. Tests on a simulated disk do without this: the disk's faults
-//! can hold single blocks, fail operations, or fill the disk up.
+//! completion until it is released. Tests on a simulated disk do not need such a volume: the
+//! disk's faults can hold single blocks, fail operations, or fill the disk up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use slimio_storage::{Area, Storage};
 
 use crate::media::wrapped;
 
-/// A gate lets completions pass while it is open. All clones of a gate are the same gate.
+/// While a gate is open, it lets completions pass. All clones of a gate open and shut together.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     is_shut: Arc<AtomicBool>,
@@ -22,18 +22,18 @@ impl Gate {
         self.is_shut.store(true, Ordering::SeqCst);
     }
 
-    /// Releases all held completions. Nothing signals that a held path has something to report
-    /// again, so the path must be polled.
+    /// Releases all held completions. The path sends no signal about the release, so the caller
+    /// must poll the path to get the completions.
     pub fn open(&self) {
         self.is_shut.store(false, Ordering::SeqCst);
     }
 
-    /// The volume with its log behind this gate.
+    /// Puts this gate over every path to the volume's log.
     pub fn hold_log(&self, storage: Storage) -> Storage {
         self.hold(storage, |area| area == Area::Wal)
     }
 
-    /// The volume with its snapshots behind this gate.
+    /// Puts this gate over every path to the volume's snapshots.
     pub fn hold_snapshots(&self, storage: Storage) -> Storage {
         self.hold(storage, |area| matches!(area, Area::Snapshot(_)))
     }

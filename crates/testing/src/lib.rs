@@ -1,6 +1,7 @@
-//! What tests, examples and the lab share: servers to start (stock ones and SlimIO's), random
-//! commands, random damage, loop devices, system calls that fail, and volumes whose completions can be held. This crate is
-//! no part of the server, so the server's crates may have it only as a dev-dependency.
+//! Tools that tests, examples and the lab share: servers to start (stock ones and SlimIO's), random
+//! commands, random damage, loop devices, system calls that fail, and volumes whose completions can
+//! be held. This crate is no part of the server, so the server's crates may use this crate only as
+//! a dev-dependency.
 
 pub mod address;
 pub mod client;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A loop device over a file of zeros. Dropping this detaches it.
+/// A loop device over a file of zeros. Dropping this value detaches the device.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -16,13 +16,13 @@ impl LoopDevice {
     /// A device of `size` bytes. Prints a message and returns `None` if loop devices can't be made,
     /// for example without root or in most containers.
     pub fn new(size: u64) -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a directory for the test");
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let backing = directory.path().join("backing");
-        File::create(&backing).and_then(|file| file.set_len(size)).expect("the disk has room");
+        File::create(&backing).and_then(|file| file.set_len(size)).expect("the file can be made");
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
         match output {
             Ok(output) if output.status.success() => {
-                let path = String::from_utf8(output.stdout).expect("a path is text");
+                let path = String::from_utf8(output.stdout).expect("the device's path is UTF-8");
                 Some(Self { path: path.trim().into(), _directory: directory })
             }
             Ok(output) => {
@@ -46,11 +46,15 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
-        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.path.display());
+        assert!(
+            detached.is_ok_and(|status| status.success()),
+            "{} can't be detached",
+            self.path.display()
+        );
     }
 }
 
-/// A mounted file system. Dropping this unmounts it.
+/// A mounted file system. Dropping this value unmounts the file system.
 #[derive(Debug)]
 pub struct Mounted {
     directory: tempfile::TempDir,
@@ -58,21 +62,21 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// A file system that the words of `mkfs` make on a loop device of `size` bytes, mounted with
-    /// `options`. Prints a message and returns `None` if that is not possible here.
+    /// Makes a file system on a loop device of `size` bytes with the command `mkfs`, and mounts the
+    /// file system with `options`. If a step fails, prints a message and returns `None`.
     pub fn new(mkfs: &[&str], size: u64, options: &str) -> Option<Self> {
         let device = LoopDevice::new(size)?;
         let mut make = Command::new(mkfs[0]);
         let made = make.args(&mkfs[1..]).arg(device.path()).output();
         if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: {} can't be run", mkfs[0]);
+            eprintln!("SKIPPED: {} is missing or failed", mkfs[0]);
             return None;
         }
-        let directory = tempfile::tempdir().expect("a directory for the test");
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let mut mount = Command::new("mount");
         mount.args(["-o", options]).arg(device.path()).arg(directory.path());
         if !mount.output().is_ok_and(|mount| mount.status.success()) {
-            eprintln!("SKIPPED: what {} made can't be mounted with {options}", mkfs[0]);
+            eprintln!("SKIPPED: the file system of {} can't be mounted with {options}", mkfs[0]);
             return None;
         }
         Some(Self { directory, device })
@@ -86,12 +90,13 @@ impl Mounted {
     /// How often the device was told to flush its cache. A write with the FUA bit also counts as a
     /// flush of a loop device.
     pub fn flushes(&self) -> u64 {
-        let name = self.device().file_name().expect("a device has a name");
+        let name = self.device().file_name().expect("the device's path ends with a name");
         let statistics = Path::new("/sys/block").join(name).join("stat");
-        let text = std::fs::read_to_string(statistics).expect("the kernel counts");
+        let text =
+            std::fs::read_to_string(statistics).expect("the device's statistics can be read");
         // The sixteenth number counts flushes (Documentation/block/stat.rst of the kernel).
         let flushes = text.split_whitespace().nth(15).and_then(|count| count.parse().ok());
-        flushes.expect("it counts flushes")
+        flushes.expect("the statistics count flushes")
     }
 
     /// Where the file system is mounted.
@@ -102,9 +107,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Unmounting may fail for a moment: if another thread has just started a program, that
-        // program has copies of all descriptors until its exec. A killed program's files are closed
-        // a little after its end.
+        // Unmounting may fail for a moment, for two reasons. If another thread has just started a
+        // program, that program has copies of all descriptors until its exec. And the kernel closes
+        // a killed program's files a little after the program's end.
         for _ in 0..1000 {
             let unmounted = Command::new("umount").arg(self.path()).output();
             if unmounted.is_ok_and(|unmounted| unmounted.status.success()) {
@@ -113,7 +118,7 @@ impl Drop for Mounted {
             std::thread::sleep(Duration::from_millis(20));
         }
         if std::thread::panicking() {
-            // A process that the test has not stopped still uses the file system.
+            // The failed test has left a process that still uses the file system.
             let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
             return;
         }

@@ -1,12 +1,12 @@
 //! Random data commands, for tests that compare their effects: in memory, in the log, in snapshots,
 //! on a stock server. Some tests draw requests of their own instead: they shrink the requests, take
-//! them from the command table, or must be able to tell from a value who wrote it.
+//! them from the command table, or use values that show which client wrote them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 
-/// A random one of these words.
+/// Picks one of the values at random.
 pub fn pick<'a, T: ?Sized>(rng: &mut Rng, from: &[&'a T]) -> &'a T {
     from[rng.usize(..from.len())]
 }
@@ -272,7 +272,7 @@ impl Generator {
                         b'O' => "MAXLEN",
                         b'a' => "ASYNC",
                         b'b' => "SYNC",
-                        other => panic!("no word for {other}"),
+                        other => panic!("no kind of argument has the letter {other}"),
                     };
                     return self.spelling(name);
                 }
@@ -280,7 +280,8 @@ impl Generator {
         text.into_bytes()
     }
 
-    /// A time to live up to `ttl_ms_max`; now and then zero, or one or two seconds in the past.
+    /// A time to live of at most `ttl_ms_max`. Now and then, the time is zero, or one or two
+    /// seconds in the past.
     fn ttl_ms(&mut self) -> i64 {
         if self.rng.usize(..8) == 0 {
             return -(self.rng.usize(..3) as i64) * 1000;
@@ -297,8 +298,8 @@ impl Generator {
         }
     }
 
-    /// Mostly one of eight names that recur; less often one of 300 names, which make the hash
-    /// large.
+    /// A field of a hash: mostly one of eight names. One of 300 other names is less frequent; such
+    /// names make a hash large.
     fn field(&mut self) -> Vec<u8> {
         match self.rng.usize(..60) {
             0 => self.value(),
@@ -307,8 +308,8 @@ impl Generator {
         }
     }
 
-    /// Mostly an integer, often one of a few that recur. So sets of integers are frequent, and some
-    /// of them become large.
+    /// A member of a set: mostly one of ten integers, less often one of a thousand. So sets of
+    /// integers are frequent, and some of these sets become large.
     fn member(&mut self) -> Vec<u8> {
         match self.rng.usize(..40) {
             0 => self.value(),
@@ -318,7 +319,7 @@ impl Generator {
         }
     }
 
-    /// Mostly one of few words that recur, so that they are found in lists.
+    /// An element of a list: mostly one of eight words, so that searches in lists find elements.
     fn element(&mut self) -> Vec<u8> {
         match self.rng.usize(..8) {
             0 => self.value(),

@@ -9,7 +9,7 @@ use crate::address::Address;
 use crate::client::encode;
 use crate::error::Result;
 
-/// Bytes received at once.
+/// The most bytes that one read receives.
 const CHUNK_SIZE: usize = 16_384;
 
 /// A connection that returns each reply as the bytes that were received.
@@ -23,9 +23,9 @@ impl RawConnection {
     /// Connects to a server.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When the connection can't be made.
     pub fn connect(address: &Address) -> Result<Self> {
-        // Any stream socket may be held as a `TcpStream`.
+        // A `TcpStream` can hold any stream socket, also a Unix socket.
         Ok(Self { stream: TcpStream::from(address.connect()?), buffer: Vec::new() })
     }
 
@@ -40,24 +40,24 @@ impl RawConnection {
     /// Sends requests in one go, and returns their replies.
     ///
     /// # Panics
-    /// As [`RawConnection::run`].
+    /// When the connection ends, or when the received bytes are no reply.
     pub fn run_all<T: AsRef<[u8]>>(&mut self, requests: &[impl AsRef<[T]>]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
         for request in requests {
             let words: Vec<&[u8]> = request.as_ref().iter().map(AsRef::as_ref).collect();
             encode(&words, &mut bytes);
         }
-        self.stream.write_all(&bytes).expect("sent");
+        self.stream.write_all(&bytes).expect("the requests can be sent");
         requests.iter().map(|_| self.reply()).collect()
     }
 
     fn reply(&mut self) -> Vec<u8> {
         loop {
-            if let Some(size) = reply_size(&self.buffer).expect("a reply") {
+            if let Some(size) = reply_size(&self.buffer).expect("the received bytes are a reply") {
                 return self.buffer.drain(..size).collect();
             }
             let mut chunk = [0; CHUNK_SIZE];
-            let size = self.stream.read(&mut chunk).expect("received");
+            let size = self.stream.read(&mut chunk).expect("the socket can be read");
             assert!(size > 0, "the server closed the connection");
             self.buffer.extend_from_slice(&chunk[..size]);
         }

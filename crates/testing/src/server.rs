@@ -20,7 +20,7 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 /// Time between two checks of a server that starts or stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const PORT_TRIES_MAX: usize = 8;
-/// Lines of a server's log that an error quotes.
+/// Number of lines that an error quotes from the end of a server's log.
 const LOG_TAIL_LEN: usize = 12;
 
 /// A kind of server.
@@ -58,7 +58,7 @@ impl Policy {
     /// Reads the word that `appendfsync` takes, or `off`.
     ///
     /// # Errors
-    /// A sentence.
+    /// When no policy has this name. The error is a sentence that lists the names.
     pub fn named(name: &str) -> std::result::Result<Self, String> {
         match name {
             "always" => Ok(Self::Always),
@@ -98,7 +98,7 @@ pub struct ServerConfig {
     pub kind: ServerKind,
     /// The server's program.
     pub program: PathBuf,
-    /// The server's directory, for its data and log output; made if it is missing.
+    /// The directory for the server's data and log output. A missing directory is made.
     pub directory: PathBuf,
     /// When the server makes writes durable.
     pub policy: Policy,
@@ -142,7 +142,8 @@ impl ServerConfig {
                 command.arg("--dir").arg(&data);
             }
         }
-        // With these flags, there are snapshots and log rewrites only when a test asks for them.
+        // With these flags, the server makes snapshots and rewrites its log only when a test asks
+        // for that.
         command.args(["--save", "", "--auto-aof-rewrite-percentage", "0"]);
         command.args(&self.extra);
         Ok(command)
@@ -153,7 +154,7 @@ impl ServerConfig {
     }
 }
 
-/// A server that answers.
+/// A server that has answered PING. Dropping this value kills the server.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -173,7 +174,7 @@ impl Server {
         Err(ServerError::Server(format!("no port stayed free in {PORT_TRIES_MAX} tries")))
     }
 
-    /// Starts a server on `port`; `None` if another process took the port first.
+    /// Starts a server on `port`. Returns `None` if another process took the port first.
     fn start_on(config: &ServerConfig, port: u16) -> Result<Option<Self>> {
         let directory = &config.directory;
         fs::create_dir_all(directory).doing(format!("making {}", directory.display()))?;
@@ -190,7 +191,7 @@ impl Server {
             ready_after: Duration::ZERO,
         };
         while !server.answers() {
-            if server.child.try_wait().doing("looking after the server")?.is_some() {
+            if server.child.try_wait().doing("checking whether the server still runs")?.is_some() {
                 let tail = server.log_tail();
                 if tail.contains("Address already in use") {
                     return Ok(None);
@@ -242,10 +243,10 @@ impl Server {
         Client::connect(&self.address)
     }
 
-    /// Stops the server in good order, by SHUTDOWN NOSAVE. If the server does not understand this
-    /// command, SIGTERM is sent.
+    /// Stops the server with SHUTDOWN NOSAVE. If the server replies with an error to this command,
+    /// stops the server with SIGTERM.
     pub fn stop(mut self) -> Result<()> {
-        // A server that obeys closes the connection instead of replying.
+        // A server that obeys closes the connection instead of replying, so `call` fails.
         let obeyed = self
             .client()
             .and_then(|mut client| client.call(&[b"SHUTDOWN", b"NOSAVE"]))
@@ -288,7 +289,7 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.pid() as i32).expect("a child has a pid");
+        let pid = Pid::from_raw(self.pid() as i32).expect("the process id is not zero");
         kill_process(pid, signal).doing("signalling the server")
     }
 }
@@ -302,7 +303,7 @@ impl Drop for Server {
 }
 
 /// A command for `program`. When our own process dies, for whatever reason, the kernel kills the
-/// command's process. This needs `setpriv`; if it is not installed, the command's process lives on.
+/// command's process. Without the program `setpriv`, the command's process lives on.
 fn bound_to_our_life(program: &Path) -> Command {
     const SETPRIV: &str = "/usr/bin/setpriv";
     if !Path::new(SETPRIV).exists() {
@@ -313,7 +314,7 @@ fn bound_to_our_life(program: &Path) -> Command {
     command
 }
 
-/// The program of this name in `PATH`.
+/// The path of the program with this name, from the first directory of `PATH` that has the program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())

@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// The configuration of a stock server without a log, with further `flags`, in a temporary folder.
-/// If no stock server is installed, prints that the test is skipped.
+/// The configuration of a stock server without a log, with further `flags`, and a temporary folder
+/// for the server. If no stock server is installed, prints that the test is skipped.
 ///
 /// # Panics
 /// When no folder can be made.
