@@ -108,9 +108,9 @@ fn large_values_come_and_go_whole() {
             let whole = [format!("${size}\r\n").as_bytes(), &value, b"\r\n"].concat();
             assert_eq!(client.read(), b"+OK\r\n");
             assert_eq!(client.read(), format!(":{size}\r\n").into_bytes());
-            assert!(client.read() == whole, "GET of {size} bytes after SET");
+            assert!(client.read() == whole, "GET must return the {size} bytes of SET");
             assert_eq!(client.read(), b"+OK\r\n");
-            assert!(client.read() == whole, "GET of {size} bytes after MSET");
+            assert!(client.read() == whole, "GET must return the {size} bytes of MSET");
         }
     });
 }

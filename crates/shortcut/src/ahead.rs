@@ -1,5 +1,4 @@
-//! The keeper's work for a log file. Above all, the keeper adds zeros ahead of
-//! the log's end.
+//! The keeper's work for a log file. Above all, the keeper adds zeros ahead of the log's end.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,10 +1,10 @@
 //! The guard: a second process that has a keeper's logs open, and gives them back if the keeper is
 //! killed.
 //!
-//! If the keeper is killed, no keeper learns any more that a process opens a leased log. That
-//! process would wait until the kernel takes the lease away, and would then see zeros after the
-//! log's end. The program itself notices the keeper's end only at its next call. The guard notices
-//! it at once.
+//! If the keeper is killed, it can no longer give a log back when another process opens the log.
+//! That process would wait until the kernel takes the lease away, and would then see zeros after
+//! the log's end. The program itself notices the keeper's end only at its next call. The guard
+//! notices it at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

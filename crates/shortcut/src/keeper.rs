@@ -101,7 +101,7 @@ impl Keeper {
         let table = if patterns.iter().any(|pattern| pattern.kind == Kind::WholeBlocks) {
             let made = Table::new(folder.as_ref(), &name(0)).inspect_err(|error| {
                 say(&format!(
-                    "files written in whole blocks are left to the kernel: no table: {error}"
+                    "files written in whole blocks are left to the kernel: no table can be made: {error}"
                 ));
             });
             made.ok()

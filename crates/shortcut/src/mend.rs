@@ -60,7 +60,7 @@ impl Stage {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if !staged.is_as_left(file)? && !is_planted("changed-mended") {
-            let why = "another program has changed it since it was written the short way";
+            let why = "another program has changed the file since it was written the short way";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let (length, written) = (staged.length(), staged.written());
@@ -89,9 +89,9 @@ impl Staged<'_> {
     }
 
     /// Whether the file is as the short way left it. The check begins at the block in which the
-    /// written bytes end. From there, the file must have the staged bytes, and then loaded bytes or
-    /// zeros, except where a write was in flight. Earlier staged bytes are not checked, because the
-    /// kill may have come while they were being moved.
+    /// written bytes end. From there, the file must have the staged bytes, and then bytes that were
+    /// loaded from the file, or zeros, except where a write was in flight. Earlier staged bytes are
+    /// not checked, because the kill may have come while they were being moved.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {

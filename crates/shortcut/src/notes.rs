@@ -24,8 +24,7 @@ pub struct Notes {
     path: PathBuf,
 }
 
-/// A note of a log that is taken. When this value is dropped, the note is
-/// removed.
+/// A note of a log that is taken. When this value is dropped, the note is removed.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
@@ -156,8 +155,7 @@ mod tests {
                 notes.repair(say).unwrap();
             }
         };
-        // This is the state after a power cut: the note is there, and no process has it
-        // locked.
+        // This is the state after a power cut: the note is there, and no process has locked it.
         fs::write(&left, log.as_os_str().as_bytes()).unwrap();
         repaired();
         assert_eq!(fs::read(&log).unwrap(), b"*1\r\n$4\r\nPING\r\n");

@@ -18,12 +18,12 @@ use crate::info;
 pub(crate) struct Heard {
     pub(crate) client: Option<u64>,
     pub(crate) lsn: Option<u64>,
-    /// Database, event and key, as in `0 set k`. If a whole database changes, the event is
-    /// `-` and the key is empty.
+    /// Database, event and key, as in `0 set k`. If a whole database changes, the event
+    /// is `-` and the key is empty.
     pub(crate) text: String,
 }
 
-/// The events that the listener has received since they were last taken.
+/// The events that the listener has received since the last call of [`take`](Self::take).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ear(Arc<Mutex<Vec<Heard>>>);
 

@@ -14,7 +14,8 @@ use crate::info;
 /// word of `size` bytes, and `$string` for a string as `DUMP` serializes it.
 ///
 /// During a `PEXPIRE`, Redis reads the clock twice. If the time to live passed between the two
-/// readings, Redis would delete the key at once. So each time to live is longer than that.
+/// readings, Redis would delete the key at once. So each time to live is longer than the
+/// time between the readings.
 const LINES: &[&str] = &[
     "SET k 1|SET k 2|SET k 3 EX 100|SET k 4 KEEPTTL|SET k 5 NX|SET k 6 XX|SET k 7 GET|GET k",
     "SET k 1 EXAT 1|GET k|SETEX k 100 v|PSETEX k 100000 v|SETNX k v|SETNX l v|GETSET k w|GETSET m w",

@@ -107,7 +107,10 @@ fn others_see_all_of_it_or_nothing() {
                 let reply = String::from_utf8(client.read()).unwrap();
                 let values: Vec<_> =
                     reply.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
-                assert!(values[1..MANY].iter().all(|value| *value == values[0]), "a mixed reply");
+                assert!(
+                    values[1..MANY].iter().all(|value| *value == values[0]),
+                    "the reply mixes old and new values"
+                );
             }
         });
         let pair = |value: &str| {
@@ -125,7 +128,11 @@ fn others_see_all_of_it_or_nothing() {
                 client.send_bytes(&all);
                 let reply = String::from_utf8(client.read()).unwrap();
                 let mut values = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
-                assert_eq!(values.next(), values.nth(MANY - 2), "mixed values");
+                assert_eq!(
+                    values.next(),
+                    values.nth(MANY - 2),
+                    "the reply mixes old and new values"
+                );
             }
         });
         // Two clients delete the same keys. Each deletion must be counted once, in the reply to the
@@ -353,8 +360,8 @@ fn no_snapshot_lacks_what_it_overwrites() {
     }
 }
 
-/// A long request reserves room in the log before it begins. No other client may take that
-/// room, so the log must have room for the request's record when the request ends.
+/// A long request reserves room in the log before it begins. No other client may take that room, so
+/// the log must have room for the request's record when the request ends.
 #[test]
 fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";

@@ -155,7 +155,7 @@ fn a_refusal_waits_for_the_key_that_it_has_seen() {
             let counts = world.observer.call(&["INFO", "commandstats"]);
             counts.contains("cmdstat_msetnx:calls=1,")
         });
-        assert!(refused.is_silent(), "the reply shows a key that is not durable");
+        assert!(refused.is_silent(), "the refusal did not wait for the key");
         world.open();
         assert_eq!(writer.read(), b"+OK\r\n");
         assert_eq!(refused.read(), b":0\r\n");

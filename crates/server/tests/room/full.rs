@@ -356,7 +356,7 @@ fn random_requests(generator: &mut Generator) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn several_clients_fill_a_log_and_nobody_hangs() {
-    // The seed repeats the requests, but not the order in which the threads run.
+    // The same seed gives the same requests, but the threads may run in another order.
     let seed = seed();
     for policy in ["always", "everysec", "no"] {
         let mut full = Full::new(policy);
@@ -424,8 +424,8 @@ fn transactions_of_flushes_ask_for_room() {
     }
 }
 
-/// A flush must remove the keys that were set while the log was off, even if a flush was the last
-/// record before that.
+/// A flush must remove the keys that were set while the log was off, even if the last record before
+/// that time was a flush.
 #[test]
 fn a_flush_counts_behind_a_log_that_was_off() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -470,7 +470,7 @@ fn what_frees_goes_on_where_a_snapshot_has_no_room() {
     assert!(refused(client.call(&["SET", "k", "v"])));
     assert!(refused(client.call(&["PING"])));
     assert_eq!(client.call(&["DEL", &names[0]]), ":1\r\n");
-    // Only at `EXEC`, the server decides whether it refuses a transaction.
+    // The server decides only at `EXEC` whether it refuses a transaction.
     client.call(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     let mut other = full.server.connect();
     for (client, words) in

@@ -51,7 +51,7 @@ fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
             let deadline = Instant::now() + 2 * patience();
             let mut started = 0;
             // If the client hardly gets a core either, the server may mistake this for a pause in
-            // the load, and take the snapshot without a limit. Then the test takes another one.
+            // the load, and take the snapshot without a limit. Then the test tries again.
             while info(&mut client, "snapshot_starved_turns") == "0" || started == 0 {
                 started += 1;
                 assert!(client.call(&["BGSAVE", "SCHEDULE"]).starts_with("+Background"));

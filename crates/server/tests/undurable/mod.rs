@@ -77,7 +77,7 @@ fn under_always_nobody_reads_what_is_not_durable() {
         assert_eq!(world.observer.call(&["GET", "untouched"]), "$1\r\ny\r\n");
         assert!(writer.is_silent(), "a write was acknowledged before it was durable");
         for (reader, (request, _)) in readers.iter_mut().zip(&requests) {
-            assert!(reader.is_silent(), "the reply to {request:?} shows undurable data");
+            assert!(reader.is_silent(), "the reply to {request:?} did not wait");
         }
 
         world.open();
@@ -125,7 +125,7 @@ fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
             reader
         });
         for (reader, request) in readers.iter_mut().zip(requests) {
-            assert!(reader.is_silent(), "the reply to {request:?} shows undurable data");
+            assert!(reader.is_silent(), "the reply to {request:?} did not wait");
         }
 
         world.open();
@@ -155,7 +155,7 @@ fn a_refusal_waits_for_the_key_of_another_database() {
             reader
         });
         for reader in &mut readers {
-            assert!(reader.is_silent(), "a refusal shows a key that is not durable");
+            assert!(reader.is_silent(), "a refusal did not wait for the other key");
         }
         world.open();
         for reader in &mut readers {
@@ -222,7 +222,7 @@ fn what_was_written_before_always_is_not_read_before_it_is_durable() {
         let mut reader = world.connect("reader");
         reader.send(&["GET", "key"]);
         world.wait_until_run("reader", "get");
-        assert!(reader.is_silent(), "the reply to GET shows data that is not durable");
+        assert!(reader.is_silent(), "the reply to GET did not wait for the key");
 
         world.open();
         assert_eq!(read_text(&mut reader), "$5\r\nvalue\r\n");
@@ -250,8 +250,8 @@ fn debug_object_waits_for_its_key() {
             (reader, plain)
         });
         for (reader, plain) in &mut readers {
-            assert!(reader.is_silent(), "EXEC showed data that is not durable");
-            assert!(plain.is_silent(), "DEBUG OBJECT showed data that is not durable");
+            assert!(reader.is_silent(), "EXEC did not wait for the key");
+            assert!(plain.is_silent(), "DEBUG OBJECT did not wait for the key");
         }
         let untouched = world.observer.call(&["DEBUG", "OBJECT", "untouched"]);
         assert!(untouched.contains("encoding:"), "{untouched}");
