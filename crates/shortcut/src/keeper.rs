@@ -101,7 +101,8 @@ impl Keeper {
         let table = if patterns.iter().any(|pattern| pattern.kind == Kind::WholeBlocks) {
             let made = Table::new(folder.as_ref(), &name(0)).inspect_err(|error| {
                 say(&format!(
-                    "files written in whole blocks are left to the kernel: no table can be made: {error}"
+                    "files written in whole blocks are left to the kernel: no table can be made: \
+                     {error}"
                 ));
             });
             made.ok()
@@ -253,8 +254,8 @@ impl Keeper {
         if let Some(Err(error)) = self.guard.as_ref().map(tell) {
             self.guard = None;
             (self.say)(&format!(
-                "there is no guard any more ({error}): if this process is killed, a process that opens \
-                 a log may have to wait"
+                "there is no guard any more ({error}): if this process is killed, a process that \
+                 opens a log may have to wait"
             ));
         }
     }

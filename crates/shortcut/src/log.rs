@@ -71,7 +71,8 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
                 .to_owned()
         }
         Err(NotTaken::GivenUp) => {
-            "left to the kernel: the program uses it in a way that the short way does not support".to_owned()
+            "left to the kernel: the program uses it in a way that the short way does not support"
+                .to_owned()
         }
         Err(NotTaken::Refused(refusals)) => {
             let why: Vec<String> = refusals.iter().map(ToString::to_string).collect();
