@@ -1,5 +1,5 @@
 //! Gives random bytes to every decoder. No decoder panics. A decoded head never says something
-//! impossible about its PDU. If a value is encoded and decoded again, the result equals the value.
+//! impossible about its PDU. If a value is encoded and then decoded, the result equals the value.
 
 use fastrand::Rng;
 use slimio_nvme::command::{DsmRange, WriteFlags};

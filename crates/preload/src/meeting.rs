@@ -24,8 +24,8 @@ use slimio_shortcut::protocol::{Meeting, Message, VARIABLE};
 
 use crate::open_logs::{self, DESCRIPTORS};
 
-/// How many descriptors this library may have in a process. They get the highest possible numbers,
-/// because a program may count on low numbers for its own descriptors.
+/// How many descriptors this library may have in a process. The library's descriptors get the
+/// highest possible numbers, because a program may count on low numbers for its own descriptors.
 const DESCRIPTORS_OURS: i32 = 160;
 /// If a program's limit of descriptors is lower than this, its writes do not go the short way.
 const DESCRIPTORS_MIN: u64 = 512;
@@ -39,7 +39,7 @@ struct Told {
     state: &'static State,
 }
 
-/// The connection's state. A forked child begins with zeros.
+/// The connection's state. In a forked child, the state begins with zeros.
 struct State {
     is_locked: AtomicBool,
     /// The socket's descriptor, plus one.
@@ -257,8 +257,8 @@ pub(crate) fn tell(number: u32) {
     let socket = told.socket(true);
     drop(lock);
     if let Some(socket) = socket {
-        // If the socket is full, the message is dropped. That does no harm: the keeper still has
-        // messages to handle, and looks at all logs after them.
+        // If the socket is full, the message is dropped. That does no harm: the keeper handles the
+        // messages that fill the socket, and then looks at all logs anyway.
         let _ = Message::Appended(number).send(socket, &[], false);
     }
 }

@@ -14,8 +14,8 @@ use slimio_rdb::{
     decompress,
 };
 
-/// Total size in bytes of the values of one kind. The processor's caches cannot hold all of them,
-/// so the processor reads them from memory, as in a snapshot.
+/// Total size in bytes of the values of one kind. The processor's caches cannot hold this many
+/// bytes, so the processor reads the values from memory, as in a snapshot.
 const POOL_SIZE: usize = 64 << 20;
 /// Size in bytes of one unit: a run of random bytes, and the filler after it.
 const UNIT_SIZE: usize = 256;

@@ -58,7 +58,7 @@ impl fmt::Display for Error {
             Self::Checksum { stored, computed } => {
                 write!(
                     f,
-                    "the stated checksum is {stored:016x}, but that of the bytes is {computed:016x}"
+                    "the stated checksum is {stored:016x}, but the bytes give {computed:016x}"
                 )
             }
             Self::Unsupported { offset, what } => {

@@ -61,7 +61,7 @@ pub(crate) trait Input {
 /// The head of a string, in front of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StringHead {
-    /// The string's bytes follow. This is their count.
+    /// The string's bytes follow; the number is their count.
     Plain(u64),
     /// The string is the decimal form of this integer. No bytes follow.
     Integer(i32),

@@ -43,7 +43,7 @@
 //! and Valkey's version 80 (Valkey 9.0 writes it). This crate writes versions 9 to 12. The reader
 //! can skip a value that only a module understands. The reader can't skip three things: a module's
 //! value in the layout of a release candidate of Redis, a function in such a layout, and a value of
-//! an unknown type. The error for such a thing names the thing.
+//! an unknown type. The reader's error names the thing.
 
 mod checksum;
 mod cursor;

@@ -34,8 +34,8 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Cuts the file at a path. If the file is a taken log, the kernel first breaks the log's lease, so
-/// the keeper gives the log back.
+/// Cuts the file that a path names. If the file is a taken log, the kernel first breaks the log's
+/// lease, so the keeper gives the log back.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -92,8 +92,8 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
-/// Allocates blocks of a file. If the file's size stays the same, the log is not given back,
-/// because no byte of the log changes.
+/// Allocates blocks of a file. Gives a log back for good first, unless `mode` keeps the file's
+/// size: then no byte of the log changes.
 fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if mode != libc::FALLOC_FL_KEEP_SIZE {
         give_up(fd);

@@ -74,7 +74,7 @@ fn copy_to(fd: c_int, other: c_int, next: impl FnOnce() -> c_int) -> c_int {
     next()
 }
 
-/// Leaves the files whose descriptors a message hands to another process to the kernel.
+/// Leaves files to the kernel if a message hands their descriptors to another process.
 ///
 /// # Safety
 /// As for sendmsg(2).
