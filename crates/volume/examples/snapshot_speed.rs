@@ -4,10 +4,10 @@
 //!
 //! `cargo run --release --package slimio-volume --example snapshot_speed -- PLACE [MiB [poll]]`
 //!
-//! PLACE is a directory or a device. A device's contents are lost. With `poll`, the first part is
-//! left out.
+//! PLACE is a directory or a device. The example overwrites a device's contents. MiB is the size of
+//! each snapshot. With `poll`, only the second part runs.
 
-#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+#![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use slimio_storage::{
     recover,
 };
 
-/// Rounds for each kind of path. The kinds take turns.
+/// Number of rounds. In each round, every kind of path writes once.
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
@@ -31,7 +31,8 @@ fn main() {
     let mib = args.next().and_then(|mib| mib.parse().ok()).unwrap_or(1024);
     let only_polling = args.next().is_some_and(|word| word == "poll");
     let place = Path::new(&place);
-    let folder = place.is_dir().then(|| tempfile::tempdir_in(place).expect("it can be written to"));
+    let folder =
+        place.is_dir().then(|| tempfile::tempdir_in(place).expect("PLACE can be written to"));
     let volume = folder.as_ref().map_or(place.to_owned(), |folder| folder.path().join("volume"));
     if !only_polling {
         measure(&volume, mib).expect("the volume can be used");
@@ -39,7 +40,7 @@ fn main() {
     compare_paths(&volume, mib).expect("the volume can be used");
 }
 
-/// Does nothing with what is recovered, because the volume is empty.
+/// Drops recovered data. The volume is empty, so recovery has no data to deliver.
 struct Nothing;
 
 impl RecoverSink for Nothing {
@@ -81,7 +82,7 @@ fn processor_time() -> Duration {
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// Writes snapshots with each kind of path in turn; prints the median of the rounds.
+/// Writes snapshots with each kind of path in turn, and prints the median of the rounds.
 fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
     let idle = Some(Duration::from_millis(10));
     let kinds = [
@@ -97,7 +98,7 @@ fn compare_paths(place: &Path, mib: usize) -> Result<(), Error> {
         PathOptions { registered, polling, ..PathOptions::default() }
     });
     let name = |options: &PathOptions| {
-        let buffers = if options.registered { "registered" } else { "any buffers" };
+        let buffers = if options.registered { "registered" } else { "unregistered" };
         format!("{buffers}, polls for {}", options.polling)
     };
     let mut rounds = kinds.map(|_| Vec::new());
@@ -153,8 +154,8 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
         for how in ["reserved", "written before"] {
             let (whole, flush) = write(&mut volume, &payload, mib, writer)?;
             println!(
-                "{write_kib:>5} KiB x {in_flight}, blocks {how:<14}: {:>6.0} MB/s ({:.2} s, of \
-                 that the end and its flush {:.2} s)",
+                "{write_kib:>5} KiB x {in_flight}, blocks {how:<14}: {:>6.0} MB/s ({:.2} s; the \
+                 snapshot's end and the flush took {:.2} s of these)",
                 mib as f64 * 1.048_576 / whole.as_secs_f64(),
                 whole.as_secs_f64(),
                 flush.as_secs_f64()
@@ -165,15 +166,16 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
     read(&mut volume, &payload, mib)
 }
 
-/// Writes a snapshot, but does not adopt it. Returns how long the whole writing took, and how long
-/// its last step took.
+/// Writes a snapshot, but does not adopt it. Returns how long all of the writing took, and how long
+/// its last step (the snapshot's end and the flush) took.
 fn write(
     volume: &mut Volume,
     payload: &[u8],
     mib: usize,
     options: WriterOptions,
 ) -> Result<(Duration, Duration), Error> {
-    let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("nothing is under way");
+    let plan =
+        volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("no other snapshot is under way");
     let device = volume.slot_paths.get(plan.slot);
     let began = Instant::now();
     let mut writer = SlotWriter::begin(device, plan, options)?;
@@ -186,9 +188,10 @@ fn write(
     Ok((began.elapsed(), ended.elapsed()))
 }
 
-/// Writes a snapshot once more, and measures how fast it is read.
+/// Writes one more snapshot, and measures how fast this snapshot is read.
 fn read(volume: &mut Volume, payload: &[u8], mib: usize) -> Result<(), Error> {
-    let plan = volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("nothing is under way");
+    let plan =
+        volume.log.begin_snapshot(SnapshotKind::Wal, 0).expect("no other snapshot is under way");
     let device = volume.slot_paths.get(plan.slot);
     let mut writer = SlotWriter::begin(device, plan, WriterOptions::default())?;
     for _ in 0..mib * (1 << 20) / payload.len() {
@@ -208,7 +211,7 @@ fn read(volume: &mut Volume, payload: &[u8], mib: usize) -> Result<(), Error> {
         }
         let how = if is_checked { ", checked" } else { "" };
         println!(
-            "read, {ahead} ahead{how}: {:.0} MB/s",
+            "read, {ahead} chunks ahead{how}: {:.0} MB/s",
             mib as f64 * 1.048_576 / began.elapsed().as_secs_f64()
         );
     }

@@ -1,8 +1,9 @@
 //! Reads a volume while another process has the volume open.
 //!
 //! Only the superblock and snapshot slots are read. The other process may be writing the
-//! superblock, but each copy of the superblock tells whether it is whole. A slot may be read only
-//! while the other process has promised not to change it. No lock is taken and nothing is written.
+//! superblock, but each copy of the superblock shows whether the copy is whole. A slot may be read
+//! only while the other process has promised not to change the slot. This module takes no lock and
+//! writes nothing.
 //! Files are read through the kernel's cache. A block device is read with direct I/O, because the
 //! other process writes it with direct I/O.
 
@@ -26,8 +27,8 @@ use crate::block;
 /// Longest transfer, in blocks.
 const TRANSFER_LBAS_MAX: u32 = (1 << 20) / LBA_SIZE as u32;
 
-/// Opens a volume that another process has open, for reading only. The path must name a directory
-/// or a block device.
+/// Opens a volume for reading only, while another process has the volume open. The path must name a
+/// directory, a block device or an NVMe generic device.
 ///
 /// # Errors
 /// When the path is neither a directory nor a device, or the device can't hold a volume.
@@ -40,8 +41,8 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why = "while a server has it open, only a directory or a device can be read; stop the \
-                   server before the export"
+        let why = "a server has this volume open; then only a directory or a device can be read; \
+                   stop the server before the export"
             .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
@@ -63,7 +64,7 @@ struct Beside {
 
 impl Beside {
     fn refuse<T>(&self) -> Result<T, OpenError> {
-        let why = "another process has it open, so only its snapshots can be read".into();
+        let why = "another process has the volume open, so only the snapshots can be read".into();
         Err(OpenError::Unsuitable { path: self.path.clone(), why })
     }
 }
@@ -127,8 +128,8 @@ impl ReadOnly {
         let open = || -> io::Result<Self> {
             let flags = flags.bits().cast_signed();
             let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-            // The size is found by seeking, because the metadata of a block device does not have
-            // it.
+            // The size is found by seeking, because a block device's metadata does not tell the
+            // size.
             let size = file.seek(SeekFrom::End(0))?;
             Ok(Self { file, lba_count: size / LBA_SIZE as u64, done: Vec::new() })
         };

@@ -40,7 +40,7 @@ pub(crate) fn is_device(path: &Path) -> bool {
     is_block || is_character_device(path)
 }
 
-/// Opens the volume on a device that only this process has open. The device may also hold nothing.
+/// Opens the volume on a device that only this process has open. An empty device is allowed.
 /// If `trace` names a file, the device's writes, deallocations and flushes are recorded in that
 /// file.
 ///
@@ -57,10 +57,10 @@ pub(crate) fn make_volume(
     if let Contents::Known(what) = contents {
         return Err(OpenError::Unsuitable {
             path: path.to_path_buf(),
-            why: format!("it holds {what}"),
+            why: format!("the device holds {what}"),
         });
     }
-    // Which I/O path the device gets is known only after one was opened.
+    // The device can name its I/O path only after a first path was opened.
     let start = device.open_path()?;
     let exists = contents != Contents::Nothing
         && is_unfinished(&mut *pool.path(Area::Superblock, start)) != Ok(true);
@@ -83,7 +83,7 @@ pub(crate) fn make_volume(
     })
 }
 
-/// How a device is reached, and the reason if it is not reached in the best way.
+/// The I/O path of a device, and why a better I/O path is not used (empty if this one is the best).
 fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
     let notes = device.notes().into_iter().chain(placements.note());
     let recorded = if placements.are_recorded() { ", recorded" } else { "" };
@@ -100,7 +100,7 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// The trace of the device's operations; `None` if they are not recorded. Each write in the
+    /// The trace of the device's operations, or `None` if no trace was asked for. Each write in the
     /// trace has its lifetime.
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
@@ -127,8 +127,8 @@ impl Media for BlockMedia {
             Area::Superblock | Area::Wal => self.device.open_path()?,
         };
         let path = self.recorded(path);
-        // The layer of placements is above the layer of extents, because it recognises a snapshot's
-        // beginning by the address within the area.
+        // The layer of placements is above the layer of extents, because the layer of placements
+        // recognises a snapshot's beginning by the address within the area.
         let placements = self.placements.of_path(area);
         Ok(Box::new(Layered::new(placements, self.pool.path(area, path))))
     }

@@ -21,7 +21,7 @@ const OTHERS: u32 = 0o077;
 /// Opens the volume in a directory.
 ///
 /// # Errors
-/// Why the directory can't be opened.
+/// When the directory can't be opened, or holds something other than a volume.
 pub(crate) fn open(
     path: &Path,
     options: PathOptions,
@@ -52,7 +52,7 @@ pub(crate) fn open(
     })
 }
 
-/// Refuses a directory that holds something else, or only a part of a volume.
+/// Refuses a directory that holds other files, or only a part of a volume.
 fn check_directory(path: &Path) -> Result<(), OpenError> {
     let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
     let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
@@ -64,10 +64,10 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     }
     let mut others = SlotName::ALL.map(Area::Snapshot).into_iter().chain([Area::Wal]);
     if others.any(|area| has(area.name())) || has(BUFFERS) {
-        return refuse("it holds a volume whose file super is missing");
+        return refuse("the directory holds a volume whose file super is missing");
     }
     if names.iter().any(|name| !LOCKS.iter().any(|lock| name == lock)) {
-        return refuse("it is not empty and holds no SlimIO volume");
+        return refuse("the directory is not empty and holds no SlimIO volume");
     }
     Ok(())
 }
@@ -94,25 +94,25 @@ impl Layer for Limit {
 /// A directory with a file for each area.
 struct DirectoryMedia {
     directory: Directory,
-    /// What was found of a volume when the directory was opened.
+    /// How much of a volume the directory held when it was opened.
     found: Found,
     outlives_process: bool,
-    /// Why the log's buffers are in private memory; `None` if they are not.
+    /// Why the log's buffers are in private memory. `None` if this process has not put them there.
     not_mapped: Option<String>,
     wal_size_max: u64,
 }
 
 impl DirectoryMedia {
-    /// Removes what an unfinished first start has left, so that every file is made anew. The
-    /// remains can't be used, because it is unknown which of the files' lengths and names would
+    /// Removes the files that an unfinished first start has left, so that every file is made anew.
+    /// The old files can't be used, because it is unknown whether their lengths and names would
     /// survive a power cut.
     fn clear_unfinished(&mut self) -> Result<(), OpenError> {
         if self.found == Found::Volume {
             return Ok(());
         }
         // The unfinished start may have been killed before the directory's name was durable, so the
-        // name is flushed here. The superblock's file is flushed too, because the start may have
-        // been killed before the contents of this file were durable. The file has the mark of an
+        // name is flushed here. The start may also have been killed before the contents of the
+        // superblock's file were durable, so this file is flushed too. The file has the mark of an
         // unfinished volume, and zeros over a volume that was to be replaced.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
@@ -138,8 +138,8 @@ impl DirectoryMedia {
         Ok(())
     }
 
-    /// Denies other users access to the buffers' file, because earlier versions made the file
-    /// readable to everybody who could enter the directory.
+    /// Denies other users access to the buffers' file. Earlier versions made the file readable to
+    /// everybody who could enter the directory.
     fn narrow_buffers(&self) {
         let path = self.directory.file_path(BUFFERS);
         let narrow = || {
@@ -153,8 +153,9 @@ impl DirectoryMedia {
         let narrowed: std::io::Result<()> = narrow();
         if let Err(error) = narrowed {
             log::warn!(
-                "other users may read {}, which holds what clients write, and its mode cannot be \
-                 changed ({error}); deny them the file, or the directory",
+                "other users may read {}, which holds data that clients wrote, and the server \
+                 cannot change the file's mode ({error}); deny other users access to the file or \
+                 the directory",
                 path.display()
             );
         }
@@ -235,11 +236,11 @@ impl Media for DirectoryMedia {
         if !file.size().is_multiple_of(size) {
             return Err(OpenError::Unsuitable {
                 path: self.directory.file_path(BUFFERS),
-                why: format!("its length is no multiple of {size}"),
+                why: format!("the file's length is no multiple of {size}"),
             });
         }
         file.check_readable(&self.directory.file_path(BUFFERS))?;
-        // The file could be read, but it may be impossible to map it for writing again.
+        // The kernel may refuse to map the file for writing, although the file could be read.
         self.outlives_process = self.directory.why_not_mapped(BUFFERS).is_none();
         Ok(file.buffers(size))
     }
@@ -255,8 +256,8 @@ impl Media for DirectoryMedia {
             }
             // The server starts even on a full file system, with buffers in private memory.
             Err(error) => {
-                // If there is no memory either, the error of the buffers' file is the one to
-                // report.
+                // If private memory can't be had either, the error of the buffers' file is
+                // reported.
                 self.private_buffers(error.to_string(), count, size).map_err(|_| error)
             }
         }
@@ -283,15 +284,15 @@ mod tests {
 
     use super::*;
 
-    /// Whatever an unfinished first start left must be durable before the first file is removed.
-    /// The test sees each flush with inotify, because a flush opens the file first.
+    /// The mark and the directory's own name must be durable before the first file is removed. The
+    /// test sees each flush with inotify, because a flush opens the file first.
     #[test]
     fn what_was_left_is_durable_before_anything_of_it_goes() {
         let above = tempfile::tempdir().expect("a directory");
         let place = above.path().join("volume");
-        std::fs::create_dir(&place).expect("it is made");
+        std::fs::create_dir(&place).expect("the directory can be made");
         for name in [Area::Superblock.name(), Area::Wal.name()] {
-            std::fs::write(place.join(name), b"").expect("it is made");
+            std::fs::write(place.join(name), b"").expect("the file can be written");
         }
         let directory = Directory::open(&place, PathOptions::default()).expect("it opens");
         let found = Found::Marked;
@@ -302,23 +303,30 @@ mod tests {
         let watch = inotify::init(CreateFlags::NONBLOCK).expect("directories can be watched");
         for path in [above.path(), &place] {
             let events = WatchFlags::OPEN | WatchFlags::DELETE;
-            inotify::add_watch(&watch, path, events).expect("it is watched");
+            inotify::add_watch(&watch, path, events).expect("the directory can be watched");
         }
-        media.clear_unfinished().expect("it is cleared");
+        media.clear_unfinished().expect("the unfinished volume can be cleared away");
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(watch, &mut buffer);
         let mut opened = Vec::new();
         loop {
-            let event = events.next().expect("something is removed");
+            let event = events.next().expect("inotify reports a removed file");
             let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
             if event.events().contains(ReadFlags::DELETE) {
-                assert_eq!(name.as_deref(), Some(Area::Wal.name()), "the mark stays");
+                assert_eq!(
+                    name.as_deref(),
+                    Some(Area::Wal.name()),
+                    "only the log's file was removed, and the superblock's file with the mark stays"
+                );
                 break;
             }
             opened.push(name);
         }
-        assert!(opened.contains(&None), "its own name may not be durable");
+        assert!(opened.contains(&None), "the directory's own name was not flushed");
         let superblock = Some(Area::Superblock.name().to_owned());
-        assert!(opened.contains(&superblock), "the mark may not be durable");
+        assert!(
+            opened.contains(&superblock),
+            "the superblock's file with the mark was not flushed"
+        );
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn spec(path: &Path) -> Option<&str> {
 /// drive is made.
 ///
 /// # Errors
-/// Why the drive can't be opened.
+/// When the drive can't be opened.
 pub(crate) fn open(
     path: &Path,
     spec: &str,

@@ -2,7 +2,7 @@
 //! [`Storage`].
 //!
 //! All other crates take a volume's medium as a `&mut dyn Media`, and a path as a `&mut dyn
-//! Device`. Only binaries use this crate, and tests that do the work of a binary.
+//! Device`. This crate is used only by binaries, and by tests that do the work of a binary.
 
 mod beside;
 mod block;
@@ -24,12 +24,12 @@ use slimio_storage::Storage;
 
 /// Opens the volume at `path`. No other process can open the volume until the result is dropped. If
 /// `create` is set, a missing directory, or the missing file of an emulated SSD (`emulated:…`), is
-/// made. If `path` holds anything other than a volume, opening is refused.
+/// made. If `path` holds anything other than a volume, the volume is not opened.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///
 /// # Errors
-/// Why the volume can't be opened.
+/// When the volume can't be opened.
 pub fn open(
     path: &Path,
     options: PathOptions,
@@ -46,8 +46,8 @@ pub fn open(
     }
 }
 
-/// Refuses the name of a missing device in `/dev`, because a directory made in its place would be
-/// in memory, and lost when the machine stops.
+/// Refuses the name of a missing device in `/dev`. A directory made under this name would be in
+/// memory, and lost when the machine stops.
 fn check_no_device(path: &Path) -> Result<(), OpenError> {
     let full = std::path::absolute(path).unwrap_or_default();
     let mut above = full.ancestors().skip(1);
@@ -62,7 +62,7 @@ fn check_no_device(path: &Path) -> Result<(), OpenError> {
 /// other than a volume is refused. `path` is the device's name.
 ///
 /// # Errors
-/// The same errors as of [`open`].
+/// When the volume can't be opened.
 pub fn open_on(
     path: &Path,
     device: Box<dyn WholeDevice>,
@@ -75,7 +75,7 @@ pub fn open_on(
 /// recorded in a new file at `trace`, each write with its lifetime as the stream.
 ///
 /// # Errors
-/// Why the device can't be opened or recorded.
+/// When `path` names no device, or when the device can't be opened or recorded.
 pub fn open_traced(
     path: &Path,
     options: PathOptions,
@@ -87,7 +87,9 @@ pub fn open_traced(
     } else if block::is_device(path) {
         open_whole(path, options)?
     } else {
-        let why = "only a block device, an NVMe namespace or an emulated SSD is recorded".into();
+        let why =
+            "only the I/O of a block device, an NVMe namespace or an emulated SSD is recorded"
+                .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
     block::make_volume(path, device, wal_size_max, Some(trace))

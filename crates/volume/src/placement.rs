@@ -1,4 +1,4 @@
-//! Which of a device's placements each lifetime gets, and what the device has counted.
+//! Gives each lifetime one of the device's placements, and reads the device's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,23 +14,23 @@ use slimio_storage::{Area, DeviceCounts, Lifetime, PlacementMonitor, PlacementRe
 /// command.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Before a snapshot begins, its handle gets a fresh reclaim unit if the handle's current unit is
-/// nearly full: less than one part in this many of it is empty. Then almost nothing stays empty,
-/// and no unit holds the end of one snapshot together with a little of the next. If more of the
-/// unit is empty, the handle keeps the unit, because the lost space would cost more than a unit
-/// with parts of two snapshots.
+/// A handle's reclaim unit is nearly full if less than `1 / FRESH_UNIT_BELOW` of the unit is empty.
+/// A snapshot that begins while its handle's unit is nearly full gets a fresh unit. Then almost no
+/// space is lost, and the old unit does not hold the end of one snapshot together with a little of
+/// the next. If more of the unit is empty, the handle keeps the unit, because the lost space would
+/// cost more than a unit with parts of two snapshots.
 const FRESH_UNIT_BELOW: u64 = 64;
 
 const LIFETIMES: usize = Lifetime::ALL.len();
 
 /// The placement of each lifetime, by the lifetime's index. If there are fewer placements than
-/// lifetimes, lifetimes share a placement if their data dies at about the same time. With three
-/// placements, the log and WAL-snapshots share one. With two placements, the superblock shares that
-/// placement too. On-demand snapshots, which may live for weeks, share a placement only if the
-/// device has just one.
+/// lifetimes, lifetimes whose data dies at about the same time share a placement. With three
+/// placements, the log and WAL-snapshots share a placement. With two placements, the superblock
+/// shares that placement too. On-demand snapshots, which may live for weeks, share a placement only
+/// if the device has just one.
 ///
-/// No long-lived data gets the first placement if there are several, because a device also uses the
-/// first one for writes that name no placement.
+/// If there are several placements, long-lived data does not get the first. A device also uses the
+/// first placement for writes that name no placement.
 fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     let [superblock, wal, wal_snapshot, snapshot] = match placements.len() {
         0 => return [PlacementId::default(); LIFETIMES],
@@ -54,8 +54,8 @@ fn is_nearly_full(blocks_left: u64, unit_blocks: u64) -> bool {
     blocks_left < unit_blocks / FRESH_UNIT_BELOW
 }
 
-/// Which lifetimes share a placement on a device with this many placements, as a sentence without a
-/// full stop; empty if no lifetime shares one.
+/// Says which lifetimes share a placement on a device with this many placements, as a sentence
+/// without a full stop. The text is empty if no lifetimes share a placement.
 pub fn sharing(placement_count: usize) -> &'static str {
     match placement_count {
         1 => "the device has a single placement, which all lifetimes share",
@@ -74,10 +74,10 @@ pub(crate) struct Placements {
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
     /// Whether the path below is a recorder. Writes to a recorder name lifetimes, and the recorder
-    /// replaces these with placements.
+    /// replaces the lifetimes with placements.
     is_recorded: bool,
-    /// The device's FDP account, which is asked when a snapshot begins, on the snapshot's own
-    /// thread.
+    /// The device's FDP account. When a snapshot begins, its thread asks the account how full the
+    /// handle's reclaim unit is.
     account: Option<Arc<dyn FdpAccount>>,
 }
 
@@ -111,7 +111,9 @@ impl Placements {
             }
         });
         if let Err(error) = begun {
-            log::debug!("the snapshot shares a reclaim unit with the one before: {error}");
+            log::debug!(
+                "the snapshot may share a reclaim unit with the previous snapshot: {error}"
+            );
         }
     }
 
@@ -136,7 +138,8 @@ impl Placements {
         self.ids
     }
 
-    /// What the user should know, as a sentence without a full stop.
+    /// Tells the user which lifetimes share a placement, as a sentence without a full stop. `None`
+    /// if no lifetimes share a placement.
     pub(crate) fn note(&self) -> Option<String> {
         let sharing = sharing(self.count);
         (!sharing.is_empty()).then(|| sharing.to_owned())
@@ -163,8 +166,8 @@ impl Layer for Placements {
 pub(crate) struct Monitor {
     placements: Placements,
     counted: Arc<Mutex<Counted>>,
-    /// If the counters are kept in this process, the device's account, and the counters' values
-    /// when the volume was opened.
+    /// The device's account, and the counters' values when the volume was opened. `None` if the
+    /// counters are not kept in this process, or could not be read when the volume was opened.
     at_hand: Option<(Box<dyn FdpAccount>, FdpStatistics)>,
     /// Dropped to end the thread.
     end: Option<Sender<()>>,
@@ -182,7 +185,7 @@ impl Monitor {
             return None;
         }
         let Some(account) = account else {
-            let why = "a block device does not pass on what its drive has counted".to_owned();
+            let why = "a block device does not pass on its drive's counters".to_owned();
             let counted = Arc::new(Mutex::new(Err(why)));
             return Some(Self::idle(placements, counted));
         };
@@ -198,8 +201,8 @@ impl Monitor {
             return Some(monitor);
         }
         let (end, ended) = channel();
-        // If the process may not read the counters now, it may not later either, so no thread is
-        // started.
+        // No thread is started if the counters can't be read now. A process that may not read them
+        // now may not read them later either.
         let thread = at_open.ok().and_then(|at_open| {
             let counted = counted.clone();
             let ask = move || {
@@ -263,7 +266,8 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // The thread can have ended early only by a panic, which was reported when it happened.
+            // An error of `join` means that the thread panicked. The panic was reported when it
+            // happened.
             drop(thread.join());
         }
     }
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
 
     fn placements(count: u16) -> Vec<PlacementId> {
-        // Placement ids as a device with two reclaim groups has them.
+        // These placement ids are like those of a device with two reclaim groups.
         (0..count).map(|index| PlacementId(0x8000 | index)).collect()
     }
 
@@ -330,7 +334,7 @@ mod tests {
             let op = Op::Write { lba: Lba(9), buffer, placement, durable: true };
             let Op::Write { lba: Lba(9), placement, durable: true, .. } = layer.translate(op)
             else {
-                panic!("only the placement changes")
+                panic!("the layer changed more of the write than its placement")
             };
             assert_eq!(placement, ids[lifetime.index()]);
         }

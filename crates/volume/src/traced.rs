@@ -50,14 +50,14 @@ impl Layer for Recorder {
     }
 }
 
-/// The trace of all paths, which ends when the last of these paths ends.
+/// The trace of all paths. The trace ends when the last path is dropped.
 pub(crate) struct Tape(trace::Tape);
 
 impl Tape {
-    /// Begins the trace of a device of `device_bytes` in a new file.
+    /// Begins the trace in a new file. `device_bytes` is the device's size.
     ///
     /// # Errors
-    /// When the file exists already, or can't be made.
+    /// When the file exists already, or can't be made or written.
     pub(crate) fn new(path: &Path, device_bytes: u64) -> Result<Arc<Self>, OpenError> {
         let header = TraceHeader { device_bytes, about: vec![("streams".into(), STREAMS.into())] };
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -75,8 +75,8 @@ impl Tape {
         Ok(Arc::new(Self(tape)))
     }
 
-    /// Puts a recording path, whose writes name lifetimes, over a path to the device. `below` has
-    /// the device's placement for each lifetime.
+    /// Puts a recorder over a path to the device. Writes to the recorder must name lifetimes.
+    /// `below` has the device's placement for each lifetime.
     pub(crate) fn over(
         self: &Arc<Self>,
         path: Box<dyn Device + Send>,
@@ -86,7 +86,7 @@ impl Tape {
     }
 
     fn record(&self, event: &TraceEvent) {
-        // If recording stopped earlier, that was reported then.
+        // Only the first failure is reported. Later calls return another error.
         if let Err(error @ TapeError::Failed(_)) = self.0.record(event) {
             give_up(&error);
         }
@@ -102,7 +102,9 @@ impl Drop for Tape {
 }
 
 fn give_up(error: &TapeError) {
-    log::error!("recording of the volume has stopped, and its trace is incomplete: {error}");
+    log::error!(
+        "the volume's operations are not recorded any more, and the trace is incomplete: {error}"
+    );
 }
 
 #[cfg(test)]

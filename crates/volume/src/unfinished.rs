@@ -1,11 +1,11 @@
-//! What an unfinished first start leaves in a directory.
+//! Recognises the files that an unfinished first start leaves in a directory.
 //!
-//! A first start makes file after file, each durable before the next, and only then begins to write
-//! the superblock. If it is interrupted before that write, the directory has some or all of the
-//! files, of any length, and all of them hold nothing. If it is interrupted later, the superblock
-//! has the [mark](slimio_storage::is_unfinished) of a volume that is being made. In both cases the
-//! next start continues to make the volume. Anything else may be a volume, and is never
-//! overwritten.
+//! A first start makes the files one by one. Each file is durable before the next is made. Then the
+//! start begins to write the superblock. If the start is interrupted before that write, the
+//! directory has some or all of the files, of any length, and no file has content. If the start is
+//! interrupted later, the superblock has the [mark](slimio_storage::is_unfinished) of a volume that
+//! is being made. In both cases the next start makes the volume. All other files may be a volume,
+//! and are never overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,30 +17,30 @@ use slimio_storage::{Area, SlotName, is_unfinished};
 
 use crate::directory::BUFFERS;
 
-/// Files that say nothing about whether there is a volume, because they are made before the server
-/// looks for a volume.
+/// The lock files. The server makes them before it looks for a volume, so their presence does not
+/// show that there is a volume.
 pub(crate) const LOCKS: [&str; 2] = [LOCK_FILE_NAME, CLAIM_FILE_NAME];
 
-/// The buffers' file while it is being made.
+/// The name of the buffers' file while this file is being made.
 pub(crate) const NEW_BUFFERS: &str = "buffers.new";
 
-/// Bytes read at once.
+/// The most bytes that one read takes.
 const READ_SIZE: usize = 1 << 20;
 
-/// What was found of a volume.
+/// How much of a volume a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// Files of a volume that was never finished, with nothing in them.
+    /// Files of a volume that was never finished; no file has content.
     Empty,
-    /// A volume that was being made.
+    /// A volume whose superblock has the mark of a volume that is being made.
     Marked,
     /// A volume, whole or not.
     Volume,
 }
 
-/// Looks at a directory that this process has locked. Opens a path if it finds a superblock that is
-/// not empty.
+/// Looks for a volume in a directory that this process has locked. If there is a superblock's file
+/// and [`holds_nothing`] is false, opens a path to the superblock and looks for the mark.
 ///
 /// # Errors
 /// When the directory can't be listed.
@@ -61,8 +61,8 @@ pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
 /// Whether the directory has only files that the first steps of making a volume leave, and none of
 /// these files has content.
 ///
-/// A buffers' file that has buffers, or a slot that holds anything, belongs to a volume that was
-/// complete once.
+/// A buffers' file with buffers, or a slot with content, belongs to a volume that was complete
+/// once.
 fn holds_nothing(directory: &Directory) -> Result<bool, OpenError> {
     let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
     for name in directory.names()? {

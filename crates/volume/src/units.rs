@@ -1,4 +1,4 @@
-//! Which lifetime lives in which reclaim unit of an emulated SSD.
+//! Finds the lifetimes whose data is in each reclaim unit of an emulated SSD.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use slimio_device::OpenError;
 use slimio_ssd::{DriveOptions, DriveWatch, EmulatedDrive, Ftl, UnitReport, UnitState};
 use slimio_storage::{Area, ExtentMap, Inspection, SnapshotKind, Storage};
 
-/// What a block may belong to. [`Unit::valid`] has a count for each of these owners, in this order.
+/// The possible owners of a block. [`Unit::valid`] has a count for each owner, in this order.
 pub const OWNERS: [&str; 5] =
     ["superblock", "log", "WAL-snapshot", "on-demand snapshot", "nobody's any more"];
 
@@ -16,13 +16,13 @@ const NOBODY: usize = 4;
 /// Contents of a reclaim unit, in pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Free, open or filled.
+    /// Whether the unit is free, open or filled.
     pub state: UnitState,
-    /// Pages of the unit.
+    /// Number of pages of the unit.
     pub pages: u32,
-    /// Pages that are written.
+    /// Number of pages that are written.
     pub written: u32,
-    /// Valid pages of each of [`OWNERS`].
+    /// Number of valid pages of each of [`OWNERS`].
     pub valid: [u32; OWNERS.len()],
 }
 
@@ -30,7 +30,7 @@ pub struct Unit {
 /// is the drive's name.
 ///
 /// # Errors
-/// Why the volume can't be opened.
+/// When the drive does not exist, or the volume can't be opened.
 pub fn open_watched(
     path: &Path,
     options: DriveOptions,
@@ -41,7 +41,7 @@ pub fn open_watched(
     Ok((crate::open_on(path, Box::new(drive), u64::MAX)?, watch))
 }
 
-/// The reclaim units of a drive and what is in them.
+/// The reclaim units of a drive and their contents.
 pub fn units(ftl: &Ftl, found: &Inspection) -> Vec<Unit> {
     let pages = ftl.config().geometry.unit_pages();
     let unit = |UnitReport { state, written, .. }| Unit {
@@ -59,7 +59,7 @@ pub fn units(ftl: &Ftl, found: &Inspection) -> Vec<Unit> {
     units
 }
 
-/// A drive's counters and units, in a line.
+/// A line about a drive: its numbers of reclaim units, and its write amplification.
 pub fn summary(watch: &DriveWatch, found: &Inspection) -> String {
     let (units, waf) = watch.with_ftl(|ftl| (units(ftl, found), ftl.counters().waf()));
     let of_state = |state| units.iter().filter(|unit| unit.state == state).count();
@@ -68,8 +68,8 @@ pub fn summary(watch: &DriveWatch, found: &Inspection) -> String {
     let mixed = units.iter().filter(|unit| lifetimes(unit) > 1).count();
     let waf = waf.map_or_else(|| "unknown: nothing was written".into(), |waf| format!("{waf:.3}"));
     format!(
-        "{} reclaim units: {} free, {} open, {} filled; {apart} hold one lifetime, {mixed} several; \
-         write amplification {waf}",
+        "{} reclaim units: {} free, {} open, {} filled; {apart} hold data of one owner, {mixed} of \
+         several; write amplification {waf}",
         units.len(),
         of_state(UnitState::Free),
         of_state(UnitState::Open),
