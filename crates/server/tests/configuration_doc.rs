@@ -1,6 +1,6 @@
 //! Checks that `docs/configuration.md` matches the table of directives. With `UPDATE_EXPECT=1` in
 //! the environment, the test first rewrites the document.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fmt::Write as _;
 use std::path::Path;

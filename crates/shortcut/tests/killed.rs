@@ -1,5 +1,5 @@
 //! Bytes that a program has appended outlive the program.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};

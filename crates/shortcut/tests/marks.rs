@@ -1,7 +1,7 @@
 //! Appends records. Each record is durable before the next record is written.
 //! `tests/lab/power-cut-log` cuts the power of a machine that runs this test, to see which records
 //! are durable.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};

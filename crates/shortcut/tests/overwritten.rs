@@ -1,5 +1,5 @@
 //! Logs that a program overwrites and reads while they go the short way, as SQLite does.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Read as _, Write as _};

@@ -1,5 +1,5 @@
 //! What a probe says about files on real file systems.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};

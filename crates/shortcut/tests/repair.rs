@@ -1,5 +1,5 @@
 //! Logs that a power cut has left with zeros at their end.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

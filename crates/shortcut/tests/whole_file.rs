@@ -1,5 +1,5 @@
 //! Files that are overwritten in whole blocks, on real file systems.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};

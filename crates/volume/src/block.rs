@@ -2,7 +2,7 @@
 //! extents.
 //!
 //! ```text
-//! | superblock: first half | buffers of the log | extent | extent | ... | superblock: second half |
+//! | superblock: first half | buffers of the log | extent | ... | superblock: second half |
 //! 0                        1 MiB                65 MiB
 //! ```
 //!

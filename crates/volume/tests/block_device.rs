@@ -1,6 +1,6 @@
 //! Each area of a block device must itself keep the contract of devices, and no area may reach into
 //! another.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if a step fails")]
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ const AREAS: [Area; 5] = [
     Area::Snapshot(SlotName::C),
 ];
 
-/// Blocks of an extent of a small device.
+/// Number of blocks of an extent on a small device.
 const EXTENT_LBAS: u64 = 256;
 
 /// If the machine restarts without the drive, the server must not make a directory under the
@@ -53,12 +53,16 @@ fn a_device_that_is_not_there_is_no_directory_to_be_made() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let opened =
         slimio_volume::open(&memory.path().join("volume"), PathOptions::default(), true, u64::MAX);
-    assert!(opened.is_ok(), "that is a directory for everybody");
+    assert!(
+        opened.is_ok(),
+        "a volume in /dev/shm is allowed, because any user may make directories there"
+    );
 }
 
 #[test]
 fn areas_keep_the_contract_and_do_not_overlap() {
-    // Room for superblock and buffers, and for each area twice as much as the contract needs.
+    // The device has room for the superblock and the buffers, and for each area twice as many
+    // blocks as the contract needs.
     let size = (66 << 20) + AREAS.len() as u64 * 2 * CONTRACT_LBAS * LBA_SIZE as u64;
     let Some(device) = LoopDevice::new(size) else { return };
     let options = PathOptions { in_flight_max: 16, ..PathOptions::default() };
@@ -83,7 +87,8 @@ fn areas_keep_the_contract_and_do_not_overlap() {
             assert_eq!(run(&mut **path, write(lba, 1, index as u8 + 1)).result, Ok(()), "{lba}");
         }
         // One block after the area's end, and two blocks across the end. The blocks after the end
-        // belong to another area or to nobody, so these writes must be refused.
+        // belong to another area or to no area, so these writes must be refused. So must a write at
+        // the largest address.
         for op in [write(lbas, 1, 99), write(lbas - 1, 2, 99), write(u64::MAX, 1, 99)] {
             assert_eq!(run(&mut **path, op).result, Err(DeviceError::OutOfRange), "{index}");
         }
@@ -100,7 +105,10 @@ fn areas_keep_the_contract_and_do_not_overlap() {
         for lba in 0..path.geometry().lba_count {
             let done = run(&mut **path, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(1) });
             let buffer = done.buffer.unwrap();
-            assert!(buffer.iter().all(|&byte| byte == index as u8 + 1), "area {index}, {lba}");
+            assert!(
+                buffer.iter().all(|&byte| byte == index as u8 + 1),
+                "block {lba} of area {index} has other data"
+            );
         }
     }
     assert_eq!(paths[1].grow(2 * CONTRACT_LBAS + 1), Err(DeviceError::NoSpace), "log-size-max");
@@ -119,7 +127,11 @@ fn a_slot_takes_what_another_has_given_back() {
     assert_eq!(b.grow(1), Err(DeviceError::NoSpace));
     a.shrink(3 * EXTENT_LBAS + 1).unwrap();
     assert_eq!(a.geometry().lba_count, 4 * EXTENT_LBAS);
-    assert_eq!(b.grow(10 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace), "all or nothing");
+    assert_eq!(
+        b.grow(10 * EXTENT_LBAS + 1),
+        Err(DeviceError::NoSpace),
+        "a slot that can't grow by all extents must not grow by any"
+    );
     b.grow(10 * EXTENT_LBAS).unwrap();
     assert_eq!(run(&mut *b, write(10 * EXTENT_LBAS - 1, 1, 5)).result, Ok(()));
 }
@@ -146,7 +158,9 @@ fn a_traced_device_records_what_is_written_with_its_lifetime() {
     ] {
         let mut path = storage.media.open_path(area).unwrap();
         path.grow(2).unwrap();
-        let Op::Write { lba, buffer, .. } = write(0, 2, 7) else { unreachable!("it is a write") };
+        let Op::Write { lba, buffer, .. } = write(0, 2, 7) else {
+            unreachable!("`write` makes a write")
+        };
         let placement = PlacementId(lifetime.index() as u16);
         let op = Op::Write { lba, buffer, placement, durable: false };
         assert_eq!(run(&mut *path, op).result, Ok(()));

@@ -1,8 +1,8 @@
-//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. The tests destroy what
-//! the namespaces hold.
+//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. The tests destroy the
+//! data on the namespaces.
 //!
-//! Each test runs on the namespaces that the environment names. If the environment names none, the
-//! test prints that it is skipped.
+//! A test runs on a namespace of kind KIND if the environment variable `SLIMIO_NVME_KIND` names
+//! that namespace. Otherwise, the test prints that it is skipped for this kind.
 
 mod common;
 mod lifetimes;
@@ -17,7 +17,7 @@ use slimio_storage::{Lifetime, Storage};
 
 use lifetimes::use_all_lifetimes;
 
-/// Only one test uses a namespace at a time.
+/// A test holds this while it runs, because all tests use the same namespaces.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
@@ -33,13 +33,14 @@ fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
 /// Writes zeros at both ends of the device, because partition tables, file systems and volumes have
 /// their marks there. Returns the device's FDP account.
 fn wipe(path: &Path) -> Option<Box<dyn FdpAccount>> {
-    let mut device = NvmeDevice::open(path, PathOptions::default()).expect("nobody has it");
-    let mut io = device.open_path().expect("it can be opened");
+    let mut device =
+        NvmeDevice::open(path, PathOptions::default()).expect("the namespace can be opened");
+    let mut io = device.open_path().expect("a path can be opened");
     let mut completions = Vec::new();
     for lba in [0, device.lba_count() - 64] {
         let (buffer, placement) = (Buffer::zeroed(64), PlacementId(0));
         let op = Op::Write { lba: Lba(lba), buffer, placement, durable: true };
-        io.submit(Token(lba), op).expect("there is room");
+        io.submit(Token(lba), op).expect("the path takes another operation");
     }
     while io.in_flight() > 0 {
         io.wait(None, &mut completions);
@@ -49,7 +50,8 @@ fn wipe(path: &Path) -> Option<Box<dyn FdpAccount>> {
 }
 
 fn open(place: &Path) -> Storage {
-    slimio_volume::open(place, PathOptions::default(), true, u64::MAX).expect("it can be used")
+    slimio_volume::open(place, PathOptions::default(), true, u64::MAX)
+        .expect("the volume can be opened")
 }
 
 #[test]
@@ -63,7 +65,7 @@ fn a_volume_keeps_what_is_written_to_it() {
         let why = &storage.why_not_better;
         let report = storage.placement.as_ref().map(|monitor| monitor.report());
         if kind == "ONE_HANDLE" {
-            assert_eq!(report.expect("it has FDP").placement_count, 1);
+            assert_eq!(report.expect("the namespace has FDP").placement_count, 1);
             assert!(why.contains("a single placement, which all lifetimes share"), "{why}");
         } else {
             assert_eq!(report, None);
@@ -75,18 +77,18 @@ fn a_volume_keeps_what_is_written_to_it() {
 #[test]
 fn each_lifetime_goes_through_a_handle_of_its_own() {
     with_each(&["FDP"], |_, path| {
-        let account = wipe(path).expect("it has FDP");
-        let unit = account.unit_blocks().expect("it says so");
-        let before = account.handles().expect("it tells");
+        let account = wipe(path).expect("the namespace has FDP");
+        let unit = account.unit_blocks().expect("the device tells the size of a unit");
+        let before = account.handles().expect("the device lists its handles");
         let mut storage = open(path);
         assert_eq!(storage.why_not_better, "");
         use_all_lifetimes(&mut storage);
-        let report = storage.placement.as_ref().expect("it has FDP").report();
-        let after = account.handles().expect("it tells");
+        let report = storage.placement.as_ref().expect("the namespace has FDP").report();
+        let after = account.handles().expect("the device lists its handles");
         for lifetime in [Lifetime::Wal, Lifetime::WalSnapshot, Lifetime::Snapshot] {
             let (id, sent) = report.lifetimes[lifetime.index()];
             let place = before.iter().position(|handle| handle.placement == id.0);
-            let place = place.expect("it is the device's");
+            let place = place.expect("the placement belongs to a handle of the device");
             let left = |handles: &[slimio_device::PlacementHandle]| handles[place].unit_blocks_left;
             let blocks = (left(&before) + unit - left(&after)) % unit;
             assert_eq!(blocks * LBA_SIZE as u64, sent, "{}", lifetime.name());
@@ -101,12 +103,12 @@ fn each_lifetime_goes_through_a_handle_of_its_own() {
 fn passthrough_is_chosen_by_either_name_and_left_when_told_to() {
     with_each(&["PLAIN"], |_, path| {
         wipe(path);
-        let block = slimio_device::block_device_of(path).expect("it has one");
+        let block = slimio_device::block_device_of(path).expect("the namespace has a block device");
         let described = |path: &Path, passthrough| {
             let options = PathOptions { passthrough, ..PathOptions::default() };
             let storage = slimio_volume::open(path, options, true, u64::MAX);
-            let storage = storage.expect("it can be used");
-            assert!(storage.is_best, "it is what was asked for");
+            let storage = storage.expect("the volume can be opened");
+            assert!(storage.is_best, "the chosen I/O path must count as the best");
             storage.io_path
         };
         assert_eq!(described(path, true), described(&block, true));

@@ -1,7 +1,6 @@
-//! The remains of a first start that was interrupted, and directories that only look like such
-//! remains.
+//! Files that an interrupted first start has left, and directories that only look like that.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if a step fails")]
 
 mod common;
 
@@ -35,8 +34,8 @@ fn make(place: &Path, name: &str, size: u64) {
     File::create(place.join(name)).unwrap().set_len(size).unwrap();
 }
 
-/// Checks that the directory is not taken for a volume, can be made into one, and then keeps what
-/// is written.
+/// Checks that the directory does not count as a volume, that a volume can be made in it, and that
+/// this volume keeps a record.
 fn check_made(place: &Path, context: &str) {
     let mut storage = open(place).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(!storage.exists, "{context}");
@@ -48,11 +47,15 @@ fn check_made(place: &Path, context: &str) {
     drop((volume, storage));
     let mut storage = open(place).unwrap_or_else(|error| panic!("{context}: {error}"));
     assert!(storage.exists, "{context}");
-    assert_eq!(reopen(&mut storage).expect("it opens").1, [b"first"], "{context}");
+    assert_eq!(
+        reopen(&mut storage).expect("the volume can be recovered").1,
+        [b"first"],
+        "{context}"
+    );
 }
 
-/// A power cut may lose the names, the lengths or the contents of files. Whatever is left, the next
-/// start must be able to make the volume.
+/// A power cut may lose the names, the lengths or the contents of files. The next start must be
+/// able to make the volume, whichever files are left.
 #[test]
 fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     let lba = LBA_SIZE as u64;
@@ -87,23 +90,23 @@ fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     }
 }
 
-/// Clearing away the remains of a first start fails halfway. The superblock's file must still be
-/// there, because the other files without it would count as a volume. So the next start can make
-/// the volume.
+/// Clearing away the files of an unfinished first start fails halfway. The superblock's file must
+/// still exist, because the other files without it would count as a damaged volume. Only then can
+/// the next start make the volume.
 #[test]
 fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
     let place = tempfile::tempdir().unwrap();
     for (name, size) in [("super", SUPER_SIZE), ("wal", WAL_SIZE), ("snapshot-b", 0)] {
         make(place.path(), name, size);
     }
-    // Clearing away fails, because one of the names is a directory, and a directory can't be
-    // removed like a file.
+    // Clearing away fails, because `buffers` is a directory, and a directory can't be removed like
+    // a file.
     fs::create_dir(place.path().join("buffers")).unwrap();
     let mut storage = open(place.path()).unwrap();
     format(&mut *storage.media, &LAYOUT).unwrap_err();
     drop(storage);
     fs::remove_dir(place.path().join("buffers")).unwrap();
-    check_made(place.path(), "it is gone on with");
+    check_made(place.path(), "a start after a failed clearing");
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_directory_with_only_its_locks_is_new() {
     }
 }
 
-/// Names, lengths and contents of all files but the locks.
+/// Names and contents of all files except the lock files.
 fn contents(place: &Path) -> Vec<(String, Vec<u8>)> {
     let names = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -127,20 +130,20 @@ fn contents(place: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Checks that the directory is either refused, or opened as a volume that recovery then refuses.
-/// In both cases nothing may be changed.
+/// In both cases, the files must not change.
 fn check_left_alone(place: &Path, context: &str) {
     let before = contents(place);
     match open(place) {
         Err(error) => assert!(matches!(error, OpenError::Unsuitable { .. }), "{context}: {error}"),
         Ok(mut storage) => {
-            assert!(storage.exists, "{context}: taken for nothing");
-            assert!(reopen(&mut storage).is_err(), "{context}: opened");
+            assert!(storage.exists, "{context}: the directory must count as a volume");
+            assert!(reopen(&mut storage).is_err(), "{context}: recovery must refuse the volume");
         }
     }
-    assert!(contents(place) == before, "{context}: something was changed");
+    assert!(contents(place) == before, "{context}: the files were changed");
 }
 
-/// A volume with a record in its log and a snapshot.
+/// Makes a volume that has a record in its log, and a snapshot.
 fn volume(place: &Path) {
     let mut storage = open(place).unwrap();
     format(&mut *storage.media, &LAYOUT).unwrap();
@@ -168,10 +171,10 @@ fn a_volume_that_lost_its_superblock_is_not_taken_for_an_unfinished_one() {
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let spoil: &[Spoil<'_>] = &[
         ("the superblock is zero", &|_| {}),
-        ("so is the log", &|place| zero(place, "wal")),
-        // Because segments are zeroed before they are used again, the log need not begin where its
-        // file begins.
-        ("only the log's later part is left", &|place| {
+        ("the superblock and the log are zero", &|place| zero(place, "wal")),
+        // Segments are zeroed before they are used again. So the log's file may begin with zeros
+        // and have records only later.
+        ("only a later part of the log is left", &|place| {
             zero(place, "wal");
             let file = OpenOptions::new().write(true).open(place.join("wal")).unwrap();
             file.write_all_at(b"SlWB", 200 << 10).unwrap();
@@ -179,7 +182,7 @@ fn a_volume_that_lost_its_superblock_is_not_taken_for_an_unfinished_one() {
                 fs::remove_file(place.join(name)).unwrap();
             }
         }),
-        ("the log is gone", &|place| fs::remove_file(place.join("wal")).unwrap()),
+        ("the log's file is missing", &|place| fs::remove_file(place.join("wal")).unwrap()),
         ("only a snapshot is left", &|place| {
             for name in ["wal", "buffers"] {
                 fs::remove_file(place.join(name)).unwrap();
@@ -199,7 +202,10 @@ fn a_volume_that_lost_its_superblock_is_not_taken_for_an_unfinished_one() {
         spoil(place.path());
         check_left_alone(place.path(), context);
         fs::remove_file(place.path().join("super")).unwrap();
-        check_left_alone(place.path(), &format!("{context}, and then gone"));
+        check_left_alone(
+            place.path(),
+            &format!("{context}; then the superblock's file was removed"),
+        );
     }
 }
 

@@ -12,7 +12,7 @@
 //! disk still has all data that was flushed before the cut. Of the other data, the disk has
 //! everything, some or nothing. The tests need root, FUSE and loop devices. If one of these is
 //! missing, the tests say so, and test nothing.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 mod drive;
 mod mariadb;

@@ -1,6 +1,6 @@
 //! `slimio shortcut run` with real programs, such as redis-server, and with scripts that write logs
 //! as such programs do.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 mod calls;
 mod databases;

@@ -1,4 +1,4 @@
-//! What tests of volumes share.
+//! Functions that the tests of volumes share.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ impl RecoverSink for Collector {
     }
 }
 
-/// Recovers the volume, and returns what was on it.
+/// Recovers the volume. Also returns the payloads of the recovered chunks and records.
 pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Error> {
     let options = RecoverOptions::new(Policy::Always, 4, Instant::now());
     let mut collector = Collector::default();
@@ -30,7 +30,7 @@ pub(crate) fn reopen(storage: &mut Storage) -> Result<(Volume, Vec<Vec<u8>>), Er
     Ok((volume, collector.0))
 }
 
-/// Makes everything durable, and runs the jobs that are due.
+/// Makes all appended records durable, and runs the jobs that are due.
 pub(crate) fn settle(volume: &mut Volume) {
     let Volume { log, log_path, keeper, keeper_paths, .. } = volume;
     loop {

@@ -8,17 +8,19 @@ use slimio_storage::{
 use crate::common::{reopen, settle};
 
 pub(crate) fn snapshot(volume: &mut Volume, kind: SnapshotKind, payload: &[u8]) {
-    let plan = volume.log.begin_snapshot(kind, 1).expect("nothing else is under way");
+    let plan = volume.log.begin_snapshot(kind, 1).expect("no other snapshot is under way");
     let device = volume.slot_paths.get(plan.slot);
-    let mut writer = SlotWriter::begin(device, plan, WriterOptions::default()).expect("it begins");
-    writer.chunk(device, payload, 1).expect("it is written");
-    let summary = writer.finish(device).expect("it is finished");
+    let mut writer = SlotWriter::begin(device, plan, WriterOptions::default())
+        .expect("the snapshot can be begun");
+    writer.chunk(device, payload, 1).expect("the chunk can be written");
+    let summary = writer.finish(device).expect("the snapshot can be finished");
     volume.log.adopt(summary);
     settle(volume);
     assert_eq!(volume.log.snapshots().of_kind(kind), Some(&summary));
 }
 
-/// Makes a volume, writes to log and both kinds of snapshot, and reads it all back.
+/// Makes a volume, writes records and both kinds of snapshot, and checks that recovery returns the
+/// data.
 pub(crate) fn use_all_lifetimes(storage: &mut Storage) {
     let layout = FormatOptions {
         volume_id: VolumeId(77),
@@ -27,8 +29,8 @@ pub(crate) fn use_all_lifetimes(storage: &mut Storage) {
         wal_slots_max: 8,
         replace: true,
     };
-    format(&mut *storage.media, &layout).expect("there is room");
-    let (mut volume, recovered) = reopen(storage).expect("it opens");
+    format(&mut *storage.media, &layout).expect("the volume can be made");
+    let (mut volume, recovered) = reopen(storage).expect("the volume can be recovered");
     assert!(recovered.is_empty());
     volume.log.append(0, &[b"before"]);
     settle(&mut volume);
@@ -39,10 +41,10 @@ pub(crate) fn use_all_lifetimes(storage: &mut Storage) {
         settle(&mut volume);
     }
     drop(volume);
-    verify(&mut *storage.media, &mut |_| {}).expect("it is whole");
-    let (volume, recovered) = reopen(storage).expect("it opens");
+    verify(&mut *storage.media, &mut |_| {}).expect("the volume is whole");
+    let (volume, recovered) = reopen(storage).expect("the volume can be recovered");
     drop(volume);
     let mut expected = vec![vec![2; 300 << 10]];
     expected.extend((0..20).map(|index| vec![index; 5000]));
-    assert!(recovered == expected, "what was durable comes back");
+    assert!(recovered == expected, "recovery returned other data than the durable data");
 }
