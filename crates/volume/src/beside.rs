@@ -41,8 +41,8 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why = "a server has this volume open; then only a directory or a device can be read; \
-                   stop the server before the export"
+        let why = "a server has this volume open, and then only a directory or a device can be \
+                   read; stop the server before the export"
             .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };

@@ -83,7 +83,8 @@ pub(crate) fn make_volume(
     })
 }
 
-/// The I/O path of a device, and why a better I/O path is not used (empty if this one is the best).
+/// The I/O path of a device, and notes on the reasons that keep its I/O from being better. The notes
+/// are empty if there are no such reasons.
 fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
     let notes = device.notes().into_iter().chain(placements.note());
     let recorded = if placements.are_recorded() { ", recorded" } else { "" };

@@ -17,7 +17,7 @@ use slimio_storage::{Lifetime, Storage};
 
 use lifetimes::use_all_lifetimes;
 
-/// A test holds this while it runs, because all tests use the same namespaces.
+/// Each test holds this lock while the test runs, because all tests use the same namespaces.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn with_each(kinds: &[&str], mut test: impl FnMut(&str, &Path)) {
