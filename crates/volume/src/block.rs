@@ -83,8 +83,8 @@ pub(crate) fn make_volume(
     })
 }
 
-/// The I/O path of a device, and the reasons that keep its I/O from being better. The second text is
-/// empty if there are no such reasons.
+/// The I/O path of a device, and the reasons that keep its I/O from being better. The second text
+/// is empty if there are no such reasons.
 fn describe_io(device: &dyn WholeDevice, placements: &Placements) -> (String, String) {
     let notes = device.notes().into_iter().chain(placements.note());
     let recorded = if placements.are_recorded() { ", recorded" } else { "" };
