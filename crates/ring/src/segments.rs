@@ -1,6 +1,6 @@
 //! A list of owned pieces of memory that are sent as if they were one piece.
 
-#![expect(unsafe_code, reason = "the kernel is told of memory by address")]
+#![expect(unsafe_code, reason = "the kernel takes memory by its address")]
 
 use std::ops::Range;
 use std::ptr::NonNull;

@@ -66,7 +66,7 @@ impl Default for Setup {
 /// Optional features of the kernel's io_uring. If a feature is missing, the ring does the same work
 /// with more system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is probed on its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each feature is probed on its own")]
 pub struct Features {
     /// The kernel handles completions when the ring's thread waits, instead of interrupting that
     /// thread (kernel 6.1).
@@ -125,7 +125,7 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
-        // The rings of a volume's paths hold a file, so this is tested, too.
+        // The rings of a volume's paths hold a file, so the trial tests holding a file, too.
         let file = EventFd::new().map_err(Refused::diagnose)?;
         ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn each_setup_can_be_had_alone() {
         let Ok(all) = probe() else {
-            // Refusals are checked by other tests.
+            // Other tests check what happens when the kernel refuses io_uring.
             eprintln!("SKIPPED: no io_uring here");
             return;
         };
@@ -263,7 +263,7 @@ mod tests {
             Features::ALL,
         ] {
             let (_, features) = build::<Narrow>(Setup { avoid, ..Setup::default() })
-                .expect("a setup with fewer features works, too");
+                .expect("the kernel accepts a setup with fewer features");
             assert_eq!(features, all.without(avoid));
         }
     }

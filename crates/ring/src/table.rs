@@ -47,7 +47,7 @@ impl<V> Table<V> {
             place.value = Some(value);
             return Name { index, generation: place.generation };
         }
-        assert!(self.entries.len() < ENTRIES_MAX, "too many at once");
+        assert!(self.entries.len() < ENTRIES_MAX, "the table is full");
         self.entries.push(Place { generation: 0, value: Some(value) });
         Name { index: (self.entries.len() - 1) as u32, generation: 0 }
     }

@@ -32,7 +32,7 @@ impl Width for Narrow {
     type Completion = cqueue::Entry;
 
     fn command(_: squeue::Entry128) -> squeue::Entry {
-        unreachable!("only a wide ring is handed commands")
+        unreachable!("only a wide ring accepts commands")
     }
 }
 

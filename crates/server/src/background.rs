@@ -42,7 +42,7 @@ impl BackgroundJobs {
         self.waker.as_ref().map(Waker::readiness)
     }
 
-    /// Hands `work` to the thread. Returns false if there is no thread.
+    /// Hands `work` to the background thread. Returns false if there is no such thread.
     fn start(&mut self, conn: ConnId, work: impl FnOnce() -> Outcome + Send + 'static) -> bool {
         let Some(waker) = &self.waker else { return false };
         if self.thread.is_none() {

@@ -19,7 +19,7 @@ use held::Held;
 
 /// A connected client.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) conn: ConnId,
@@ -99,7 +99,7 @@ pub(crate) enum State {
     Long,
     /// The client's wait has ended, but its next requests have not run yet.
     Resumed,
-    /// Nothing is read any more; the connection is closed when all replies have left.
+    /// The server reads no more requests. It closes the connection when all replies have left.
     Closing,
 }
 
@@ -396,13 +396,13 @@ impl Clients {
     pub(crate) fn take(&mut self, conn: ConnId) -> Option<Box<Client>> {
         let place = self.by_index.get_mut(conn.index as usize)?;
         let client = place.take_if(|client| client.conn == conn)?;
-        assert!(self.memory >= client.counted_memory, "a client's memory was counted");
+        assert!(self.memory >= client.counted_memory, "the sum includes the client's memory");
         self.memory -= client.counted_memory;
         Some(client)
     }
 
     pub(crate) fn put(&mut self, mut client: Box<Client>) {
-        debug_assert!(!client.keeps_request, "its request was not stored");
+        debug_assert!(!client.keeps_request, "a client's unfinished request is stored");
         client.counted_memory = client.memory();
         self.memory += client.counted_memory;
         let index = client.conn.index as usize;
@@ -437,9 +437,13 @@ impl Clients {
 
     /// Checks all clients while none is being served. Panics if an invariant does not hold.
     pub(crate) fn check(&self) {
-        assert_eq!(self.iter().count(), self.count, "the count of clients is right");
+        assert_eq!(
+            self.iter().count(),
+            self.count,
+            "the count of clients differs from the number of clients"
+        );
         let counted: usize = self.iter().map(|client| client.counted_memory).sum();
-        assert_eq!(counted, self.memory, "the memory of all clients is their sum");
+        assert_eq!(counted, self.memory, "the stored memory of all clients differs from the sum");
         for (index, client) in self.by_index.iter().enumerate() {
             let Some(client) = client else { continue };
             assert_eq!(client.conn.index as usize, index, "a client is in its place");

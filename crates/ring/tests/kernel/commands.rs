@@ -1,6 +1,6 @@
 //! Tests of commands to a driver, with files that exist on every machine.
 
-#![expect(unsafe_code, reason = "nothing checks that a command fits its memory")]
+#![expect(unsafe_code, reason = "the ring does not check that a command fits its memory")]
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ fn a_command_brings_its_memory_back() {
             // SAFETY: neither file accesses the memory.
             unsafe { ring.command(fd, NvmeCommand::default(), memory.clone(), 1) };
             let Outcome::Commanded { memory: back, result } = run(&mut ring) else {
-                panic!("the operation was a command")
+                panic!("the outcome is not that of a command")
             };
             assert_eq!(back, memory);
             let unknown = Err(CommandError::Os(Errno::new(libc::EOPNOTSUPP)));
@@ -63,7 +63,7 @@ fn a_wide_ring_does_what_a_narrow_one_does() {
     };
     ring.read(file, vec![0; 200], 0, 2);
     let Outcome::Transferred { memory, result } = run(&mut ring) else {
-        panic!("the operation was a read")
+        panic!("the outcome is not that of a read")
     };
     assert_eq!(result, Err(TransferError::Short { moved: 100, asked: 200 }));
     assert_eq!(memory[..100], [3; 100]);

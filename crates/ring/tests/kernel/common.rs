@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 
-/// The longest time that a test waits for an event that must happen.
+/// A test fails if it has waited this long for an event that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test with each relevant set of features. The test makes the rings.
@@ -46,7 +46,7 @@ pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec
     let mut completions = Vec::new();
     while completions.len() < count {
         let left = deadline.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "only these arrived: {completions:?}");
+        assert!(!left.is_zero(), "only these completions arrived: {completions:?}");
         ring.submit_and_wait(1, Some(left)).expect("the ring works");
         ring.reap(&mut completions);
     }

@@ -80,7 +80,7 @@ fn allocates() {
     });
 }
 
-/// A completion in one ring must wake another ring of the same thread that sleeps.
+/// If a thread sleeps in one ring, a completion in another ring of the thread must wake the thread.
 #[test]
 fn a_ring_wakes_for_another_ring() {
     with_each_setup(|setup| {
@@ -131,7 +131,7 @@ fn a_ring_that_is_not_deferred_goes_from_thread_to_thread() {
         let thread = std::thread::spawn(move || {
             ring.write(file, vec![2; 10], 0, true, ());
             assert_eq!(wait_for(&mut ring, 1).len(), 1);
-            // This thread submits the write, and the next thread reaps it.
+            // This thread submits the write, and the thread of the test reaps the completion.
             ring.write(file, vec![3; 10], 0, true, ());
             ring.submit().expect("the ring works");
             ring
@@ -155,7 +155,9 @@ fn a_deferred_ring_belongs_to_one_thread() {
         ring.receive_into(near, Vec::with_capacity(10), 10, ());
         ring.submit().expect("the ring works");
         let thread = std::thread::spawn(move || {
-            let refused = ring.submit_and_wait(1, Some(PATIENCE)).expect_err("not its thread");
+            let refused = ring
+                .submit_and_wait(1, Some(PATIENCE))
+                .expect_err("another thread can't wait in a deferred ring");
             assert_eq!(refused.number(), libc::EEXIST);
             // This thread can't wait in the ring, so dropping the ring leaks its operations at
             // once.
@@ -189,7 +191,7 @@ fn dropping_a_ring_ends_what_is_in_flight() {
         drop(ring);
         assert!(
             begin.elapsed() < Duration::from_secs(4),
-            "the operations have ended before the limit"
+            "dropping the ring took as long as its limit"
         );
         // A reader sees the end of its stream only if the ring has closed the other end.
         for mut far in fars {

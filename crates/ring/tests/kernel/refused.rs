@@ -49,7 +49,9 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
                 [slimio_ring::probe().err(), slimio_ring::probe_wide().err(), polled]
             });
             for refused in all {
-                let refused = refused.unwrap_or_else(|| panic!("{call:?} is refused"));
+                let refused = refused.unwrap_or_else(|| {
+                    panic!("the filter refuses {call:?}, but the probe succeeded")
+                });
                 assert_eq!(refused.cause, Cause::Seccomp, "{call:?}: {refused}");
                 assert_eq!(refused.errno, Some(Errno::new(errno)), "{call:?}: {refused}");
             }
@@ -57,7 +59,7 @@ fn a_ring_that_could_be_made_and_not_used_is_none() {
     }
     let refused = on_a_thread(|| {
         refuse((libc::SYS_io_uring_enter, None), 0);
-        slimio_ring::probe().expect_err("nothing is ever taken")
+        slimio_ring::probe().expect_err("the kernel takes no operation")
     });
     assert_eq!(refused.errno, Some(Errno::new(libc::EPROTO)), "{refused}");
 }
@@ -93,7 +95,7 @@ fn reap(ring: &mut slimio_ring::Ring<usize>, count: usize) -> Vec<Completion<usi
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
     while completions.len() < count {
-        assert!(Instant::now() < deadline, "only these arrived: {completions:?}");
+        assert!(Instant::now() < deadline, "only these completions arrived: {completions:?}");
         ring.reap(&mut completions);
         std::thread::yield_now();
     }
@@ -122,7 +124,7 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.refused(), Some(not_permitted));
     let is_untaken = |completion: &Completion<usize>| {
         let Outcome::Sent { bytes, result } = &completion.outcome else {
-            panic!("the receive is in the kernel: {completion:?}");
+            panic!("this is not the end of a send: {completion:?}");
         };
         completion.is_last && *result == Err(not_permitted) && bytes == b"never"
     };
@@ -131,7 +133,7 @@ fn end_what_was_not_taken(setup: Setup) {
     let mut payloads: Vec<_> = ended.iter().map(|completion| completion.payload).collect();
     payloads.sort_unstable();
     assert_eq!(payloads, (0..count).collect::<Vec<_>>(), "each send has ended once");
-    assert_eq!(ring.in_flight(), 1, "the receive is in the kernel");
+    assert_eq!(ring.in_flight(), 1, "only the receive is in flight");
 
     // Later operations also end with the error, and waiting is refused.
     ring.send(near, b"never".to_vec(), count);
@@ -140,7 +142,7 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.submit_and_wait(1, None), Err(not_permitted));
 
     if ring.features().deferred {
-        // Without its system call, such a ring gets no completions. So the receive can't be reaped.
+        // Such a ring gets completions only through the refused call, so it can't reap the receive.
         return;
     }
     far.write_all(b"late").expect("the connection is open");
@@ -153,7 +155,7 @@ fn end_what_was_not_taken(setup: Setup) {
     assert_eq!(ring.in_flight(), 0);
     let began = Instant::now();
     drop(ring);
-    assert!(began.elapsed() < Duration::from_secs(4), "dropping the ring did not wait");
+    assert!(began.elapsed() < Duration::from_secs(4), "dropping the ring does not wait");
 }
 
 #[test]
@@ -189,8 +191,8 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         let mut completions = Vec::new();
         let mut count = 0;
         while ring.refused().is_none() {
-            assert!(Instant::now() < deadline, "the polling thread never sleeps");
-            // If the polling thread is still awake, it takes this send without a call.
+            assert!(Instant::now() < deadline, "the polling thread did not fall asleep in time");
+            // While the polling thread is awake, it takes the send without a system call.
             std::thread::sleep(Duration::from_millis(10));
             ring.send(near, b"taken".to_vec(), count);
             count += 1;
@@ -203,7 +205,7 @@ fn what_a_thread_of_the_kernels_may_take_does_not_end() {
         };
         assert!(completions.iter().all(is_sent), "{completions:?}");
         assert_eq!(ring.in_flight(), count - completions.len());
-        // Dropping the ring would wait for the operations in flight.
+        // Dropping the ring would wait for the operations in flight, so the test leaks the ring.
         std::mem::forget(ring);
     });
 }

@@ -32,7 +32,7 @@ impl Mapped {
         // SAFETY: the kernel chooses the address, so no existing mapping is touched.
         let memory = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, fd, 0) };
         assert!(memory != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Arc::new(Self(NonNull::new(memory.cast()).expect("a mapping is not at zero")))
+        Arc::new(Self(NonNull::new(memory.cast()).expect("the address of a mapping is not zero")))
     }
 
     fn fill(&self, byte: u8) {
@@ -94,7 +94,7 @@ fn transferred(ring: &mut Ring<(), Piece>) -> Result<(), TransferError> {
         ring.reap(&mut completions);
     }
     let Outcome::Transferred { result, .. } = completions.remove(0).outcome else {
-        panic!("the operation was a transfer")
+        panic!("the outcome is not that of a transfer")
     };
     result
 }

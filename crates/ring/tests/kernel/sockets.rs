@@ -90,7 +90,7 @@ fn receives_everything_through_few_buffers() {
             }
         }
         sender.join().expect("the sender ends");
-        assert!(received == sent, "other bytes were received than sent");
+        assert!(received == sent, "the received bytes differ from the sent bytes");
         assert_eq!(ring.in_flight(), 0);
     });
 }
@@ -107,8 +107,8 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
         let completion = wait_for_one(&mut ring);
         let Outcome::Received(Ok(Some(provided))) = completion.outcome else { panic!() };
         assert_eq!(ring.bytes(&provided), b"takes the only b");
-        // The second receive finds no free buffer, and neither does the first receive for the rest
-        // of its bytes.
+        // The first receive finds no free buffer for the rest of its bytes. The second receive
+        // finds no free buffer at all.
         ring.receive(other, 2);
         other_far.write_all(b"more").expect("the connection is open");
         let mut completions = Vec::new();
@@ -195,7 +195,7 @@ fn sends_more_than_the_socket_holds() {
         let Outcome::Sent { bytes, result: Ok(()) } = completion.outcome else { panic!() };
         assert_eq!(bytes.len(), 1_000_000);
         let (received, far) = receiver.join().expect("the receiver ends");
-        assert!(received == expected, "other bytes were received than sent");
+        assert!(received == expected, "the received bytes differ from the sent bytes");
 
         drop(far);
         ring.send(near, b"nobody is there".to_vec(), ());

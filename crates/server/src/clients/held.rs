@@ -45,9 +45,12 @@ impl Held {
     /// Panics if a stored sum differs from the sum over the replies.
     pub(crate) fn check(&self) {
         let size: usize = self.replies.iter().map(|(_, reply)| reply.len()).sum();
-        assert_eq!(size, self.size, "the bytes of held replies are their sum");
+        assert_eq!(size, self.size, "the stored bytes of held replies differ from the sum");
         let memory: usize = self.replies.iter().map(|(_, reply)| memory_of(reply)).sum();
-        assert_eq!(memory, self.own_memory, "the memory of held replies is their sum");
+        assert_eq!(
+            memory, self.own_memory,
+            "the stored memory of held replies differs from the sum"
+        );
     }
 
     /// Bytes of memory that are used only by the held replies.

@@ -154,7 +154,9 @@ fn run_data(
     args: Args<'_>,
     run: DataFn,
 ) {
-    let Ok(row) = crate::commands::find(args) else { unreachable!("it was found when it began") };
+    let Ok(row) = crate::commands::find(args) else {
+        unreachable!("the row was found when the command began")
+    };
     let mode = if engine.data.transaction.is_some() { Mode::Atomic } else { Mode::Client };
     let before = client.out.len();
     let (outcome, needs) = engine.run_data(client, row, run, args, mode);

@@ -35,7 +35,7 @@ pub(crate) type ServerFn = fn(&mut Engine, &mut Client, Args<'_>);
 /// Runs a command that works on other clients, too, or that may make its client wait.
 pub(crate) type ConnectionsFn = fn(&mut Connections, &mut Engine, &mut Client, Args<'_>);
 
-/// What runs a command.
+/// The function that runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
     /// The command works on the data set.
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub(crate) ends_queueing: bool,
 }
 
-/// A row as it is written in the source.
+/// A row of the table, as the source code writes it.
 type Row = Command<Run<Rows>>;
 
 /// The subcommands of a container, as they are written in the source.
@@ -142,7 +142,7 @@ fn entry(run: Run, name: &'static str, names: &mut Vec<&'static str>) -> Entry {
     Entry { run, name, id: names.len() - 1, ends_queueing: ENDS_QUEUEING.contains(&name) }
 }
 
-/// Replies that the subcommand is unknown or has the wrong number of arguments.
+/// Replies with an error: the subcommand is unknown or has the wrong number of arguments.
 fn wrong_sub(client: &mut Client, name: &str, args: Args<'_>) {
     let sub = args.bytes(1);
     let sub = String::from_utf8_lossy(&sub[..sub.len().min(SUBCOMMAND_SHOWN_MAX)]).into_owned();

@@ -15,7 +15,7 @@ pub(super) const INFO: Flags = Flags::LOADING.and(Flags::STALE);
 const FAST: Flags = INFO.and(Flags::FAST);
 const TRANSACTION: Flags = FAST.and(Flags::NOSCRIPT).and(Flags::ALLOW_BUSY);
 
-/// What most rows have in common.
+/// A row with the values that most rows have in common.
 pub(super) const ROW: Row = Command {
     name: "",
     arity: 0,

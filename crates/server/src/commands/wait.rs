@@ -148,7 +148,7 @@ impl Engine {
         !wait.never && (self.gate.is_recoverable(wait.lsn) || self.gate.is_latched())
     }
 
-    /// Whether there is a log or will be one.
+    /// Whether the server has a log or will have one.
     fn may_have_log(&self) -> bool {
         self.gate.wal.is_some() && self.config.yes("appendonly")
     }
