@@ -89,7 +89,7 @@ pub(super) fn rewrite(
     });
 }
 
-/// The kernel's message, without the error number that Rust adds.
+/// Returns the kernel's message, without the error number that Rust adds.
 fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.find(" (os error").map_or(text.clone(), |end| text[..end].to_owned())

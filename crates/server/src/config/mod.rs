@@ -269,7 +269,7 @@ impl Config {
     pub fn int(&self, name: &str) -> i64 {
         match self.value(name) {
             Value::Int(value) => *value,
-            other => panic!("{name} is no number: {other:?}"),
+            other => panic!("the value of {name} is not a number: {other:?}"),
         }
     }
 
@@ -286,7 +286,7 @@ impl Config {
         let index = find(name).unwrap_or_else(|| panic!("no row for directive {name}"));
         match (&DIRECTIVES[index].kind, &self.values[index]) {
             (ValueKind::Choice(words), Value::Choice(chosen)) => words[*chosen],
-            (_, other) => panic!("{name} is no choice: {other:?}"),
+            (_, other) => panic!("the value of {name} is not a choice: {other:?}"),
         }
     }
 
@@ -294,7 +294,7 @@ impl Config {
     pub fn text(&self, name: &str) -> &str {
         match self.value(name) {
             Value::Text(value) => value,
-            other => panic!("{name} is no text: {other:?}"),
+            other => panic!("the value of {name} is not text: {other:?}"),
         }
     }
 
@@ -302,7 +302,7 @@ impl Config {
     pub fn bytes(&self, name: &str) -> &[u8] {
         match self.value(name) {
             Value::Bytes(value) => value,
-            other => panic!("{name} is no bytes: {other:?}"),
+            other => panic!("the value of {name} is not bytes: {other:?}"),
         }
     }
 
@@ -315,7 +315,7 @@ impl Config {
     pub fn output_limit_normal(&self) -> OutputLimit {
         match self.value("client-output-buffer-limit") {
             Value::Limits(limits) => limits[0],
-            other => panic!("no output limits: {other:?}"),
+            other => panic!("the value is not a list of output limits: {other:?}"),
         }
     }
 

@@ -311,7 +311,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(config.rewrite().unwrap().run().is_err());
-        assert!(path.is_dir(), "the directory in the way stays");
+        assert!(path.is_dir(), "the directory with the temporary file's name stays");
         assert!(Config::default().rewrite().is_none(), "there is no file");
     }
 }

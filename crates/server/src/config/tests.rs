@@ -22,7 +22,7 @@ fn every_default_is_a_value_and_names_are_unique() {
         );
         assert!(
             matches!(row.effect, Effect::None | Effect::OnlyDefault(_)) || !row.doc.is_empty(),
-            "{} works and is not documented",
+            "{} has an effect, but is not documented",
             row.name
         );
     }

@@ -8,7 +8,7 @@ const CHANGES_MAX: i64 = i32::MAX as i64;
 const NO_MEMORY_OR_PERCENT: &str = "argument must be a memory or percent value";
 const WRONG_COUNT: &str = "wrong number of arguments";
 
-/// What a directive's value is made of.
+/// The kind of a directive's value.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueKind {
     /// A whole number within bounds, both inclusive.

@@ -39,12 +39,16 @@ impl Connections {
         for line in Line::ALL {
             count += self.waiting.len(line);
             for conn in self.waiting.in_line(line) {
-                let client = self.clients.get(conn).expect("who has left is in no line");
-                assert_eq!(client.line(), Some(line), "{conn:?} stands in another line");
+                let client = self.clients.get(conn).expect("a client that has left is in no line");
+                assert_eq!(client.line(), Some(line), "{conn:?} is in the wrong line");
             }
         }
         let is_waiting = |client: &&Client| client.line().is_some();
-        assert_eq!(self.clients.iter().filter(is_waiting).count(), count, "who waits is listed");
+        assert_eq!(
+            self.clients.iter().filter(is_waiting).count(),
+            count,
+            "a waiting client is in no line"
+        );
     }
 
     /// Checks that each client whose state `belongs` to the list is listed exactly once, because an
@@ -62,7 +66,7 @@ impl Connections {
             let is_right = self.clients.get(*conn).is_none_or(|client| {
                 belongs(&client.state) || matches!(client.state, State::Closing)
             });
-            assert!(is_right, "{conn:?} is listed as {name} and is not");
+            assert!(is_right, "{conn:?} is listed as {name}, but its state differs");
         }
         for client in self.clients.iter().filter(|client| belongs(&client.state)) {
             assert!(conns.contains(&client.conn), "{:?} is {name} and not listed", client.conn);
@@ -80,7 +84,7 @@ impl Connections {
         for conn in listed {
             assert!(conns.insert(*conn), "{conn:?} is listed twice as {name}");
             let is_right = self.clients.get(*conn).is_none_or(&is_marked);
-            assert!(is_right, "{conn:?} is listed as {name} and has no mark");
+            assert!(is_right, "{conn:?} is listed as {name}, but has no mark");
         }
         for client in self.clients.iter().filter(|client| is_marked(client)) {
             assert!(conns.contains(&client.conn), "{:?} is {name} and not listed", client.conn);

@@ -110,7 +110,10 @@ impl Connections {
     /// Runs the complete requests in the client's unread bytes and in `received`. The bytes of
     /// `received` follow the unread bytes.
     fn requests(&mut self, engine: &mut Engine, client: &mut Box<Client>, received: &[u8]) {
-        debug_assert!(engine.data.transaction.is_none(), "the requests would become part of it");
+        debug_assert!(
+            engine.data.transaction.is_none(),
+            "no transaction runs while the server reads requests"
+        );
         if client.out.memory() == 0 {
             let protocol = client.out.protocol();
             client.out = ReplyBuf::with_memory(self.spare_memory(), protocol);
