@@ -38,11 +38,11 @@ const SPARE_SIZE_MAX: usize = 64 << 10;
 /// A task for the network.
 #[derive(Debug)]
 pub(crate) enum NetRequest {
-    /// Receive the next bytes into this memory.
+    /// Receive the connection's next bytes into this memory.
     Fill(ConnId, ReceiveBuffer),
-    /// Go on reading.
+    /// Go on reading from the connection.
     Receive(ConnId),
-    /// Stop reading.
+    /// Stop reading from the connection until [`Receive`](Self::Receive).
     Pause(ConnId),
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum NetRequest {
 pub(crate) struct Connections {
     pub(crate) clients: Clients,
     pub(crate) net_requests: Vec<NetRequest>,
-    /// Connections to close. Closing many takes long, so each turn closes some of them.
+    /// Connections to close. Closing many connections takes long, so each turn closes only some.
     closing: VecDeque<ConnId>,
     /// The clients still take too much memory, and one turn had no time to disconnect enough of
     /// them. The next turn continues.

@@ -23,7 +23,7 @@ const ARGS_MAX: usize = 1024;
 /// Limit of the bytes of all arguments of a command that works on connections or on the server.
 const SERVER_ARGS_SIZE_MAX: usize = 1 << 20;
 
-/// The row of a request, or the error to reply with.
+/// Returns the table row of a request's command, or the error to reply with.
 pub(crate) fn find(args: Args<'_>) -> Result<&'static Command<Entry>, NotFound> {
     let name = word(args.get(0));
     let Some(row) = table().lookup(&name) else {

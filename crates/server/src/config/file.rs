@@ -80,7 +80,8 @@ impl Config {
         Ok(())
     }
 
-    /// Resolves a path relative to `dir`, as set by the lines that were read so far.
+    /// Resolves a path relative to the value that the directive `dir` has after the lines that were
+    /// read so far.
     pub(super) fn in_dir(&self, path: &[u8]) -> PathBuf {
         let (dir, path) = (self.path("dir"), Path::new(OsStr::from_bytes(path)));
         if dir == Path::new(".") || path.as_os_str().is_empty() {
@@ -91,7 +92,7 @@ impl Config {
     }
 }
 
-/// The lines of a file, without their ends.
+/// The lines of a file, without their line ends.
 pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n').map(|line| {
         let line = line.strip_suffix(b"\n").unwrap_or(line);

@@ -42,11 +42,11 @@ pub struct Config {
     /// Directives that were set although they have no effect here. A warning is logged once for
     /// each.
     inert: Vec<&'static str>,
-    /// Path of the file that was read, for INFO; empty if none.
+    /// Path of the file that was read, for INFO; empty if no file was read.
     file: PathBuf,
-    /// `save` was set, so further `save` directives add to it.
+    /// `save` was set, so further `save` directives add save points to its value.
     is_save_set: bool,
-    /// `maxmemory` was set, perhaps to no limit.
+    /// `maxmemory` was set, perhaps to 0 (no limit).
     is_memory_set: bool,
     /// Directives whose value is not possible here, each with its error. A later line or flag may
     /// still correct the value.
@@ -169,8 +169,8 @@ impl Config {
         if row.name == "dir"
             && let [dir] = &mut words.to_mut()[..]
         {
-            // Resolved now, because Redis changes to the directory of each `dir` line as soon as it
-            // reads the line.
+            // The path is resolved now, because Redis changes to the directory of each `dir` line
+            // as soon as it reads the line.
             *dir = self.in_dir(dir).into_os_string().into_vec();
         }
         self.is_memory_set |= row.name == "maxmemory";
@@ -324,7 +324,7 @@ impl Config {
         &self.inert
     }
 
-    /// Path of the file that was read; empty if none.
+    /// Path of the file that was read; empty if no file was read.
     pub fn file(&self) -> &Path {
         &self.file
     }

@@ -111,7 +111,9 @@ fn lines_of(row: &Directive, value: &Value, default: &Value) -> Vec<(String, boo
     let is_default = value == default;
     let words = match (row.kind, value) {
         (ValueKind::OutputLimits, Value::Limits(limits)) => {
-            let Value::Limits(defaults) = default else { unreachable!("of the same kind") };
+            let Value::Limits(defaults) = default else {
+                unreachable!("the default has the kind of the value")
+            };
             let line = |(index, class): (usize, &&str)| {
                 let limit = limits[index];
                 let (hard, soft) = (limit.hard_bytes as i64, limit.soft_bytes as i64);
@@ -312,6 +314,6 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(config.rewrite().unwrap().run().is_err());
         assert!(path.is_dir(), "the directory with the temporary file's name stays");
-        assert!(Config::default().rewrite().is_none(), "there is no file");
+        assert!(Config::default().rewrite().is_none(), "the default configuration has no file");
     }
 }
