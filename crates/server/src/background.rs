@@ -37,7 +37,7 @@ impl Default for BackgroundJobs {
 }
 
 impl BackgroundJobs {
-    /// A descriptor that is readable when [`Connections::end_background_jobs`] has something to do.
+    /// A descriptor that is readable when [`Connections::end_background_jobs`] must be called.
     pub(crate) fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.waker.as_ref().map(Waker::readiness)
     }

@@ -9,7 +9,7 @@ use slimio_resp::Args;
 use crate::clients::Client;
 use crate::engine::Engine;
 
-/// The largest part that one step of the capture takes.
+/// The largest part of the data set that one step of the capture takes.
 const STEP: CaptureBudget = CaptureBudget { size: 1 << 20, entries: 4096 };
 
 pub(super) fn reload(engine: &mut Engine, client: &mut Client, args: Args<'_>) {

@@ -236,9 +236,10 @@ impl Connections {
     }
 }
 
-/// Whether a client is read even if it has already sent much, up to `client-query-buffer-limit`. A
-/// client in a blocking command is read, because only reading shows that the client has
-/// disconnected. An element that was given to a disconnected client would be lost.
+/// Whether the server must read from a client even if the client has already sent much, up to
+/// `client-query-buffer-limit`. The server reads from a client in a blocking command, because only
+/// reading shows that the client has disconnected. An element that was given to a disconnected
+/// client would be lost.
 fn must_be_read(client: &Client) -> bool {
     client.can_be_given_up() && !is_planted("blocked-unread-on")
 }
