@@ -45,4 +45,4 @@ class UnreadAnswers(TestCase):
                 with self.subTest(args[0]):
                     code, said = run(*args, stdout=full)
                     self.assertEqual(code, 1)
-                    self.assertIn("slimio: cannot write the answer: No space left", said)
+                    self.assertIn("slimio: cannot write the output: No space left", said)
