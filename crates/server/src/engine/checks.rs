@@ -3,8 +3,8 @@
 //! volume.
 //!
 //! If the root (the snapshot that the next start loads) is damaged, the volume cannot be opened at
-//! the next start. So a WAL-snapshot replaces the root automatically. This works because the
-//! data in memory is intact. The new snapshot is written to the reserve, so no readable snapshot is
+//! the next start. So a WAL-snapshot replaces the root automatically. This works because the data
+//! in memory is intact. The new snapshot is written to the reserve, so no readable snapshot is
 //! overwritten before the new one is adopted. A damaged on-demand snapshot is only reported,
 //! because its point in time is past and cannot be taken again.
 
