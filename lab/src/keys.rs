@@ -75,8 +75,8 @@ impl KeyPicker {
     }
 }
 
-/// Ranks with probability proportional to 1 / (rank + 1)^θ, by the method of Gray et al.,
-/// "Quickly generating billion-record synthetic databases", which YCSB uses.
+/// Draws ranks. The probability of a rank is proportional to 1 / (rank + 1)^θ. The method is that
+/// of Gray et al., "Quickly generating billion-record synthetic databases", as in YCSB.
 #[derive(Clone, Debug)]
 struct Zipf {
     count: u64,

@@ -94,7 +94,8 @@ class HeldWrites:
         self.limit(None)
 
     def wait_until_quiet(self):
-        """Waits until the device has done nothing during several polls, a fifth of a second or more."""
+        """Waits until the device has done nothing for at least a fifth of a second, as seen by QUIET_TIMES
+        polls in a row."""
         before, times = None, 0
 
         def is_quiet():

@@ -46,7 +46,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         match (arg.as_str(), number) {
             ("--seconds", Some(number)) => seconds = number,
             ("--seed", Some(number)) => seed = Some(number),
-            _ => return Err("each flag needs a number: cargo x fuzz --seconds 60 --seed 1".into()),
+            _ => return Err("--seconds and --seed take a number, and there are no other flags: cargo x fuzz --seconds 60 --seed 1".into()),
         }
     }
     let is_wanted =

@@ -138,8 +138,8 @@ impl SharedMemory {
         self.locked(part, result).ok()
     }
 
-    /// Takes the lock of a part. If the lock is held, waits until it is unlocked or some time has
-    /// passed, and then returns `None`.
+    /// Takes the lock of a part. If the lock is held, returns `None`, but only after the lock was
+    /// unlocked, or some time has passed. The caller then tries again.
     pub fn lock_or_wait(&self, part: usize) -> Option<Part<'_>> {
         let [unlocked, waiters] = self.counters(part);
         let before = unlocked.load(Ordering::SeqCst);

@@ -18,8 +18,8 @@ use tempfile::TempDir;
 /// For how long random commands are sent.
 const RUN_TIME: Duration = Duration::from_secs(8);
 
-/// Limit of the difference between the times of both sides, in milliseconds. The keyspace and the
-/// stock server read the clock one after the other.
+/// The largest allowed difference, in milliseconds, between a time in a reply of ours and the same
+/// time in the stock server's reply. The two sides read the clock one after the other.
 const TIME_TOLERANCE_MS: i64 = 5_000;
 
 /// No command runs within this many milliseconds of the expiry of a key.
@@ -186,8 +186,9 @@ fn replies_are_those_of_redis() {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
-        // Absolute times are based either on the present time or on the time in an hour. An hour is
-        // much longer than the time between running a command on one side and on the other.
+        // The absolute times in commands are drawn around the present time, or around an hour
+        // later. Times of the second kind are in the future for both sides, although the sides run
+        // the command one after the other.
         generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.usize(..2) == 0);
         let words = generator.command();
         let resp3 = generator.rng.usize(..2) == 0;
@@ -426,8 +427,8 @@ fn compare_random_fields(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     }
 }
 
-/// Follows the cursor of each side to the end. In all its calls together, each side must have found
-/// the same keys, or the same fields with their values.
+/// Follows the cursor of each side to the end. All replies of our side together must have the same
+/// keys, members, or fields with values as all replies of the stock server.
 fn compare_scan(pair: &mut Pair, resp3: bool, words: &[Vec<u8>]) {
     let (ours, stock) = pair.run(resp3, words);
     if !ours.starts_with(b"*") || !stock.starts_with(b"*") {

@@ -3,8 +3,8 @@
 //! The stage is memory that processes share. If the stage outlives a process, so do the bytes that
 //! the process has written: another process [mends](Stage::mend) the file. The kernel keeps the
 //! stores of a killed process, in the order in which the process made them. So the field that says
-//! where the staged bytes end is stored after the bytes themselves. And the staged bytes are moved
-//! only when all of them are in the file.
+//! where the staged bytes end is stored after the bytes themselves. And a staged byte is
+//! overwritten only when it is in the file, or when a copy of it is elsewhere in the stage.
 //!
 //! The stage has three parts, each with a lock:
 //!
@@ -120,8 +120,8 @@ impl Stage {
         Ok(self.staged()?.path())
     }
 
-    /// Takes the right to append. The holder must do nothing that takes long, unless it has taken
-    /// the right to write before.
+    /// Takes the right to append. The holder must do nothing that takes long, unless it took the
+    /// right to write first and still has that right.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
         Ok(Staged::new(self.lock(STAGED)?))
     }
@@ -131,8 +131,8 @@ impl Stage {
         self.lock(WRITING)
     }
 
-    /// Takes the right to write. If somebody else holds the right, waits until that holder gives it
-    /// up or some time has passed, and then returns `None`.
+    /// Takes the right to write. If somebody else holds the right, returns `None`, but only after
+    /// that holder has given it up, or some time has passed. The caller then tries again.
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
     }

@@ -21,7 +21,7 @@ impl Waker {
     }
 
     pub(crate) fn clear(&self) {
-        // The read fails only if nobody has called `wake`.
+        // The read fails only if nobody has called `wake` since the last `clear`.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

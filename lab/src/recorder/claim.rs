@@ -113,7 +113,7 @@ fn loops_over(file: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir("/sys/block").doing("reading /sys/block")? {
         let entry = entry.doing("reading /sys/block")?;
         let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
-        // Loop devices without a backing file have no such entry.
+        // Only a loop device that is attached to a file has `loop/backing_file`.
         if backing.is_ok_and(|backing| Path::new(backing.trim_end()) == file) {
             devices.push(Path::new("/dev").join(entry.file_name()));
         }

@@ -124,7 +124,7 @@ fn record(place: &Place) -> Recorded {
     Recorded { entries: disk.finish().unwrap(), asked, made }
 }
 
-/// The contents and the count that a drive may have after a cut.
+/// What a drive may hold after a cut, and how many written blocks it may count.
 struct Allowed {
     /// The stamps that each block may have. Stamp 0 stands for a block without data.
     stamps: Vec<Vec<u64>>,
@@ -189,7 +189,7 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
     let is_told = |note: &String| may_be_cut && note.starts_with("the end of the SSD's mapping");
     if !notes[1..].iter().all(is_told) {
         return Err(format!(
-            "a note is unexpected, because only unflushed data may be lost: {notes:?}"
+            "the drive reports a loss that must not happen at this cut: {notes:?}"
         ));
     }
     let written = drive.counters().host_pages();
@@ -211,7 +211,9 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
         // A write that was not durable may be torn: then each of its words is old or new.
         let words = read.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         if let Some(word) = words.into_iter().find(|word| !stamps.contains(word)) {
-            return Err(format!("block {lba} has the stamp {word:x}, and may have {stamps:x?}"));
+            return Err(format!(
+                "block {lba} has the stamp {word:x}, but only these are allowed: {stamps:x?}"
+            ));
         }
     }
     Ok(())

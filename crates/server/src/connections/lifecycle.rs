@@ -71,8 +71,8 @@ impl Connections {
         self.put_back(engine, client);
     }
 
-    /// Called when the network sees the end of the client's input while reading from the client is
-    /// paused.
+    /// Called when the client's input has ended, and reading from the client is paused. Bytes that
+    /// the client sent earlier may still be unread.
     pub(crate) fn hung_up(&mut self, engine: &mut Engine, conn: ConnId) {
         let Some(client) = self.clients.get_mut(conn) else { return };
         client.has_hung_up = true;

@@ -132,7 +132,7 @@ impl BlockingKeys {
         }
     }
 
-    /// Whether nobody waits for a key.
+    /// Whether no client waits for any key.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
@@ -152,8 +152,9 @@ impl BlockingKeys {
         self.first_waiter(key).is_some()
     }
 
-    /// The first client that waits for a key. If the clients of the key wait for values of several
-    /// types, this client may wait for any of these types.
+    /// The first client that waits for a key. If clients wait for values of several types at this
+    /// key, all clients of one type come before those of the next type. So this client need not be
+    /// the one that has waited longest.
     pub(crate) fn first_waiter(&self, key: KeyName) -> Option<ConnId> {
         let next = self.next((key, 0, Ticket(0)));
         next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
@@ -189,8 +190,7 @@ impl BlockingKeys {
                 Touched::Key { db, hash, key } => {
                     let name = (db, hash);
                     // The key that is being served is checked after each client anyway. As in
-                    // Redis, the key does not go to the end of the queue if elements are left in
-                    // it.
+                    // Redis, a key that still has elements does not go to the end of the queue.
                     let is_served = self.serving == Some(name) && !is_planted("served-is-ready");
                     if is_served || !self.is_waited_for(name) || self.is_ready.contains(&name) {
                         continue;
@@ -237,8 +237,9 @@ impl BlockingKeys {
         }
     }
 
-    /// Whether clients that are still to be served may write to a key. It does not matter which
-    /// keys these clients wait for, because another client may first move an element to those keys.
+    /// Whether serving the ready keys may end in a write to this key. Each waiting client that
+    /// moves an element to this key counts, even if no key that the client waits for is ready yet,
+    /// because another client may first move an element to such a key.
     pub(crate) fn may_be_moved_to(&self, key: KeyName) -> bool {
         self.has_ready && self.destinations.contains_key(&key) && !is_planted("moved-to-free")
     }
@@ -388,7 +389,11 @@ mod tests {
             "the earlier ticket must come first"
         );
         assert_eq!(next(&lines, Ticket(3)), Some((Ticket(7), conn(1))));
-        assert_eq!(next(&lines, Ticket(7)), None, "a client of the other database is in this line");
+        assert_eq!(
+            next(&lines, Ticket(7)),
+            None,
+            "a client of the other database must not be in this line"
+        );
         lines.leave(DbIndex(0), &two, Ticket(3));
         lines.check();
         assert_eq!(lines.key_count(), 3);

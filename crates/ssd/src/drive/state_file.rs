@@ -56,7 +56,7 @@ const NUMBERS_FROM: usize = 64;
 const _: () =
     assert!(NUMBERS_FROM + 8 * NUMBERS_MAX <= HEAD_SIZE, "a head has room for a configuration");
 
-/// On a small drive, a checkpoint is made after this many entries at the latest.
+/// Half of the journal has room for at least this many entries, however small the drive is.
 const ENTRIES_MIN: u64 = 4096;
 
 /// A new process waits at most this long until a killed process has released the file.
@@ -71,8 +71,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// A checkpoint is made when half of the journal is used. The length of the journal is
-    /// proportional to the size of the drive, as is the size of a checkpoint.
+    /// A checkpoint is made at the latest when half of the journal is used. Except on small drives,
+    /// the length of the journal is proportional to the size of the drive, as is the size of a
+    /// checkpoint.
     pub(super) fn of(config: &Config) -> Self {
         let body_size = Ftl::encoded_size_max(config).next_multiple_of(LBA_SIZE);
         let half = (config.lba_count / 8).max(ENTRIES_MIN);
@@ -174,7 +175,7 @@ pub(super) enum Lost {
     /// The state file has no mapping. The file is of a version that stored the mapping only when
     /// the drive was closed, and the drive was not closed properly.
     Mapping,
-    /// An entry or a checkpoint is missing, but the journal has later entries.
+    /// An entry or a checkpoint is missing, and something later shows that it existed.
     Tail,
 }
 
@@ -195,9 +196,9 @@ impl Display for Lost {
             ),
             Self::Tail => f.write_str(
                 "the end of the SSD's mapping is lost, because the state file beside the data file \
-                 (its name ends in .mapping) is damaged, or because the machine has failed: data \
-                 that only the lost part mapped counts as written by the first handle, and the \
-                 counters lack the lost part",
+                 (its name ends in .mapping) is damaged, or because the machine has failed: if only \
+                 the lost part mapped some data, this data now counts as written by the first handle. \
+                 The counters do not include the lost part",
             ),
         }
     }
@@ -444,8 +445,8 @@ impl Store {
 }
 
 /// Keeps stores in order: all stores before this call happen before all stores after it. If the
-/// process is killed, the stores that it has made until then stay, in the order of the machine
-/// code. So it is enough that the compiler does not change the order.
+/// process is killed, the file keeps every store that was made before that moment, and none that
+/// comes later in the machine code. So it is enough that the compiler does not change the order.
 fn in_this_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }

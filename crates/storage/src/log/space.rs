@@ -86,7 +86,8 @@ impl Log {
         self.longest_snapshot(true).saturating_sub(has) * LBA_SIZE as u64
     }
 
-    /// Blocks of a slot. If there are two reserves, the next snapshot goes to the longer one.
+    /// Count of the blocks of a slot. The log compares free slots by this count, because the next
+    /// snapshot goes to the longest of them.
     pub(super) fn slot_lbas(&self, slot: SlotName) -> u64 {
         match &self.pool {
             Some(pool) => pool.usage().slots[slot.index()],

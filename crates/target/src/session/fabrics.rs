@@ -152,9 +152,9 @@ impl Session {
             controller.stay_in_shutdown();
         }
         if controller.resets() != resets {
-            // A reset ends the commands that wait, without a reply. If the host was asked for a
-            // command's data, it may still send that data. Such a command fails only when all its
-            // data has come.
+            // A reset ends the waiting commands, and the host gets no reply to them. If the host
+            // was asked for a command's data, it may still send that data. Such a command fails
+            // too, but not before all its data has come.
             self.waiting.clear();
             while let Some(slot) = self.slots.waiting() {
                 self.slots.free(slot);

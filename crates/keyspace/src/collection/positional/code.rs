@@ -27,9 +27,10 @@ const DIGITS_MAX: usize = 20;
 
 const _: () = assert!(INSIDE_SIZE_MAX < NO_TEXT as usize);
 
-/// How a string is stored, and how many bytes it takes.
+/// How a string is stored. All codes of a leaf have the same width.
 ///
 /// ```text
+/// code                the string is               the code itself takes
 /// 0..=240             text of that size           one byte, or two
 /// 241..=1024          text of that size           two bytes
 /// 0xfff1..=0xfff8     integer of 1 to 8 bytes     one byte (the lower one), or two
