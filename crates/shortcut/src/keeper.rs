@@ -332,7 +332,7 @@ impl Keeper {
         }
     }
 
-    /// If a log was left to the kernel for a while, and this time is over, takes the log again.
+    /// If a log was left to the kernel for a while, and that time has passed, takes the log again.
     fn retry(&mut self, at: usize, now: Instant) {
         let log = &mut self.logs[at];
         if log.retry.take_if(|due| *due <= now).is_none() {
