@@ -114,7 +114,7 @@ fn what_is_wrong_is_named_with_its_place_and_remedy() {
     );
     assert!(read("port 99999").contains("port: argument must be between 0 and 65535 inclusive"));
     assert!(read("port").contains("port needs a value"));
-    assert!(read("daemonize yes").contains("daemonize can only be no: start it from"));
+    assert!(read("daemonize yes").contains("daemonize can only be no: start the server from"));
     assert!(read("cluster-enabled yes").contains("cluster-enabled can only be no"));
     assert!(read("requirepass \"open").contains("unbalanced quotes"));
     assert!(read(&format!("include {}", file.display())).contains("nested too deep"));
