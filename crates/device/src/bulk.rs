@@ -376,7 +376,10 @@ mod tests {
         bulk.open(|extras| if extras.polling.is_any() { Err(no_ring()) } else { Ok(()) })
             .expect("a path without the refused extra can be opened");
         assert_eq!(bulk.describe(), format!("{all} on 1 of 2 paths"));
-        assert!(bulk.why_not()[0].starts_with("nothing is polled for: the kernel has too little memory"));
+        assert!(
+            bulk.why_not()[0]
+                .starts_with("nothing is polled for: the kernel has too little memory")
+        );
         let locked = || Refusal::Memory(Errno::new(libc::ENOMEM));
         bulk.open(|extras| if extras.pool.is_some() { Err(locked()) } else { Ok(()) })
             .expect("a path without the refused extra can be opened");
