@@ -19,7 +19,7 @@ use slimio_target::Subsystem;
 
 use super::page;
 
-/// The prefix of the socket's name of every drive.
+/// The prefix of every drive's socket name.
 const PREFIX: &str = "slimio-drive/";
 /// Longest name of a drive in a socket's name, in bytes. The kernel allows 107 bytes for the whole
 /// name of a socket. If a drive's name is longer, only its end is used.

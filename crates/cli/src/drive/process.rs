@@ -1,4 +1,4 @@
-//! Keeps the process that serves a drive out of the kernel's way when memory is short.
+//! Keeps the process that serves a drive from waiting for memory when memory is short.
 //!
 //! If a file system on the drive is mounted on the same machine, the kernel may write to the drive
 //! to free memory, and then waits for this process. So this process must not wait for memory

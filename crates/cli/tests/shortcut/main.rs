@@ -55,8 +55,8 @@ impl Place {
         self.mounted.path()
     }
 
-    /// `slimio shortcut run` with more words on its command line. The words end with a program and
-    /// its arguments. Standard error goes to a file.
+    /// The command `slimio shortcut run`, followed by `words`: options, then a program and its
+    /// arguments. Standard error goes to a file.
     fn run(&self, words: &[&dyn AsRef<OsStr>]) -> Command {
         self.run_with(self.stages.path(), words)
     }
