@@ -111,8 +111,8 @@ pub(super) fn exec(
     engine.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
     run(connections, engine, client, &multi);
     engine.data.end_multi(Some(multi));
-    // The reply waits for the watched keys' records, because it reveals that no watched key was
-    // changed.
+    // The reply reveals that no watched key was changed. So under `always`, it also waits until the
+    // last changes to these keys are durable.
     if !is_planted("exec-undurable") {
         engine.hold(client, needs, before);
     }

@@ -75,7 +75,7 @@ pub(super) fn waitaof(
 }
 
 /// Replies with two counts: of our own logs (0 or 1), and of the replicas' logs (always 0). A log
-/// counts if it has everything that this client wrote.
+/// counts if a restart would recover from it everything that this client wrote.
 pub(crate) fn reply(engine: &mut Engine, client: &mut Client) {
     client.out.array(2);
     client.out.integer(i64::from(engine.gate.is_recoverable(client.last_write)));

@@ -55,8 +55,8 @@ pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 /// A directive's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// The value of an `Int`, `Memory` or `Octal` directive. For a `MemoryOrPercent` directive, it
-    /// is a size, or a percentage with a minus.
+    /// The value of an `Int`, `Memory` or `Octal` directive. For a `MemoryOrPercent` directive, a
+    /// negative number is a percentage; any other number is a size.
     Int(i64),
     /// The value of a `Bool` directive.
     Bool(bool),

@@ -214,7 +214,8 @@ impl Connections {
             client.is_behind = false;
             if client.is_running() {
                 self.waiting_requests(engine, &mut client);
-                // Begins a lap, because even parsing an incomplete request takes time.
+                // This reads the clock for `is_turn_over`, because even parsing an incomplete
+                // request takes time.
                 engine.clock.begin_lap(Instant::now());
             }
             self.check_query_size(engine, &mut client);

@@ -41,7 +41,7 @@ impl Data {
             elements[count] = self.element_of(&ahead);
             (count, db) = (count + 1, selected);
         });
-        // Prefetching for a single request gains nothing, because it runs right away.
+        // Prefetching for a single request gains nothing, because the request runs right away.
         if count > 1 {
             self.keyspace.bring_in(db, &elements[..count]);
         }
