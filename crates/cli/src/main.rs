@@ -151,8 +151,9 @@ fn serve_args(args: &[OsString]) -> Option<&[OsString]> {
 }
 
 /// Whether the first argument names a configuration file, as redis-server's first argument does. An
-/// argument that looks like a path counts as one, even if no such file exists. So does the name of
-/// an existing file. The name of a command never does, even if a file has this name.
+/// argument that looks like a path counts as a configuration file, even if no such file exists, and
+/// so does the name of an existing file. The name of a command never counts as a configuration
+/// file, even if a file has this name.
 fn is_configuration(arg: &OsStr) -> bool {
     let is_command = || Cli::command().get_subcommands().any(|command| arg == command.get_name());
     let is_path = arg.as_bytes().contains(&b'/') || arg.as_bytes().ends_with(b".conf");

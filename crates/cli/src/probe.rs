@@ -75,7 +75,7 @@ fn without(features: Features) -> String {
 fn device(path: &Path) -> Result<(), String> {
     let refused = |error: &OpenError| explain(error, &path.display().to_string());
     let mut device = open_whole(path, PathOptions::default()).map_err(|error| refused(&error))?;
-    // Which I/O path the device gets is known only after one was opened.
+    // Which kind of I/O path the device gets is known only after a path was opened.
     drop(device.open_path().map_err(|error| refused(&error))?);
     for (name, value) in device.facts() {
         say(&format!("{name}: {value}"));

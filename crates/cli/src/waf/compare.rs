@@ -27,8 +27,8 @@ impl Drive {
     pub(super) fn run(&self, spare: Option<f64>) -> Result<(), String> {
         let spare = spare.unwrap_or(SPARE);
         let alpha = alpha_of_spare(spare).map_err(|error| error.to_string())?;
-        // If any page may be trimmed, every valid ratio has a steady state. So an error means that
-        // the ratio itself is invalid.
+        // If the trimmed pages are drawn from all pages, every valid ratio has a steady state. So
+        // an error means that the ratio itself is invalid.
         Trims::AnyPage.live_share(self.trim).map_err(|error| error.to_string())?;
         let writes = [
             ("no trims", Trims::AnyPage, 0.0),

@@ -63,7 +63,8 @@ pub(super) fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> 
         .map(|(_, name)| name)
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) between two words.
+/// The number of edits (insert, delete, replace, swap neighbours) that turn one word into the
+/// other.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
