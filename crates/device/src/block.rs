@@ -235,9 +235,9 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps other programs out. Some processes may not look at our descriptors.
-    // The lock of `show` tells these processes that a living process has the device. If locking
-    // fails, only their error messages say less, so the failure is ignored.
+    // The exclusive open keeps other programs out. Processes that may not look at our descriptors
+    // see by the lock of `show` that a running process has the device. If locking fails, only the
+    // error messages of those processes say less, so the failure is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 

@@ -1,4 +1,4 @@
-//! The claim of a volume, by which a new owner waits until the previous owner is gone. An owner is
+//! The claim of a volume: a new owner can't take it before the previous owner is gone. An owner is
 //! gone once its process has ended, and all operations that the process had in flight have ended,
 //! too.
 //!

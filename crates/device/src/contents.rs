@@ -44,7 +44,7 @@ impl fmt::Display for Contents {
     }
 }
 
-/// Bytes at a fixed offset by which a format is recognized.
+/// Bytes at a fixed offset by which a format is recognised.
 struct Signature {
     offset: usize,
     bytes: &'static [u8],

@@ -186,8 +186,8 @@ pub enum Op {
         /// says nothing about other writes.
         durable: bool,
     },
-    /// Make stable every write, on any path of this volume, whose completion was reaped before this
-    /// flush was submitted.
+    /// Make earlier writes stable: all writes, on any path of this volume, whose completions were
+    /// reaped before this flush was submitted.
     Flush,
     /// Tell the device that the data in these blocks is no longer needed. A later read of the
     /// blocks returns undefined bytes.

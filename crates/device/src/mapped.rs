@@ -401,7 +401,7 @@ fn assert_whole_blocks(size: usize) {
     assert!(size > 0 && size.is_multiple_of(LBA_SIZE), "{size} bytes are not whole blocks");
 }
 
-/// Writes zeroes, so that the space is allocated and the file system marks the blocks as written.
+/// Writes zeros, so that the space is allocated and the file system marks the blocks as written.
 /// Each write is a whole number of blocks from aligned memory, because the file may be open for
 /// direct I/O.
 pub(crate) fn write_zeroes(file: &File, offset: u64, size: u64) -> io::Result<()> {
