@@ -218,8 +218,8 @@ pub(crate) const PERMISSION_REMEDY: &str = "install the udev rule dist/60-slimio
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens a block device exclusively. `flags` are additional flags of `open`. If the device is busy
-/// and no holder can be found, this function waits, because operations in flight of a process that
-/// has ended may keep the device busy.
+/// and no holder can be found, this function waits. In that case, a process that has ended may
+/// still have operations in flight, which keep the device busy.
 pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_EXCL | flags);

@@ -25,9 +25,9 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
     Setup {
         submissions: in_flight_max,
         completions: 2 * in_flight_max,
-        // With the feature `deferred`, only the thread that submits operations could wait for them
-        // or check for completions. But a path may be moved to another thread, and other threads
-        // check whether its ring is readable. The price of avoiding the feature: the kernel
+        // The feature `deferred` is not used. With it, only the thread that submits operations
+        // could wait for them or check for completions. But a path may be moved to another thread,
+        // and other threads check whether its ring is readable. Without the feature, the kernel
         // interrupts the submitting thread to handle completions.
         avoid: Features { deferred: true, ..Features::NONE },
         polling: polling.for_ring(),

@@ -182,8 +182,8 @@ impl Entry {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let offset = self.offset.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // An entry that is being changed can be skipped: the fault is in a mapping that still exists,
-        // and the entry of such a mapping does not change.
+        // An entry that is being changed can be skipped: the fault is in a mapping that still
+        // exists, and the entry of such a mapping does not change.
         let is_whole = version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
         let at = page.checked_sub(start).filter(|&at| is_whole && at < size)?;
         Some((descriptor, offset + at as u64))

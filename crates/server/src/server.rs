@@ -263,8 +263,8 @@ impl Server {
         self.connections.drive_long(&mut self.engine);
         self.connections.run_timers(&mut self.engine);
         self.connections.serve_resumed(&mut self.engine);
-        // If there is only one client, log writes are handed to the device only after the replies:
-        // by `wait_for_log` if it waits for the log anyway, otherwise by the `kick` below.
+        // If there is only one client, its replies are sent before log writes are handed to the
+        // device. If `wait_for_log` waits, it hands them over; otherwise, the `kick` below does.
         let is_lone = self.connections.clients.len() == 1;
         let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
         self.engine.leave_room_for_snapshot();

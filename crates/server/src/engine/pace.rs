@@ -42,8 +42,8 @@ impl Engine {
             || (self.is_log_short() && !is_planted("urgent-unhurried"))
     }
 
-    /// Whether the running snapshot was asked for or is needed, or whether an on-demand snapshot,
-    /// the resumed log or the shutdown has to wait for its end.
+    /// Whether the running snapshot was asked for or is needed, or whether something has to wait
+    /// for its end: an on-demand snapshot, the log that was turned on again, or the shutdown.
     fn is_snapshot_wanted(&self) -> bool {
         let snapshots = &self.snapshots;
         let is_automatic = snapshots.running.as_ref().is_some_and(|running| running.is_automatic);

@@ -17,8 +17,8 @@ use crate::commands::Entry;
 /// The purpose of a write. It decides how much of the log's room the write may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// The write may be for anything. It is admitted only if the log has room for the write's
-    /// record and, besides, for writes that free memory.
+    /// The write has no special purpose. It is admitted only if the log has room for the write's
+    /// record, and in addition for writes that free memory.
     Any,
     /// The write frees memory.
     Frees,
@@ -56,8 +56,9 @@ impl Engine {
             LogState::Ending => Room::Wait,
             LogState::On | LogState::Resuming if purpose == Purpose::EmptiesAgain => Room::Free,
             LogState::On | LogState::Resuming if reserved > 0 => {
-                // If a write does not fit beside the room of the long request, the write waits. It
-                // may fit later, because the long request may leave a part of its room unused.
+                // A long request, which runs in steps, has reserved room. If the write does not fit
+                // beside this room, the write waits. It may fit later, because the long request may
+                // leave a part of its room unused.
                 let room = wal.room(size.saturating_add(reserved));
                 if room == Room::Free { room } else { Room::Wait }
             }
@@ -79,8 +80,9 @@ impl Engine {
     }
 
     /// Called for a command of the running transaction. The command may need more room than was
-    /// weighed, because the transaction has changed the command's values or swapped databases. If
-    /// so, asks for the rest. If there is not enough room, the command fails.
+    /// estimated at the transaction's beginning, because the transaction has since changed the
+    /// command's values or swapped databases. If so, asks for the rest. If there is not enough
+    /// room, the command fails.
     pub(crate) fn ask_for_more(&mut self, db: DbIndex, row: &Command<Entry>, args: Args<'_>) {
         let wanted = self.data.weigh(db, row, args).log_size;
         let Some(transaction) = &self.data.transaction else { return };

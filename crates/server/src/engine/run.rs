@@ -178,7 +178,7 @@ impl Engine {
 
     /// Counts a command that has run, unless the command was counted when it began to wait
     /// (`is_counted`). `spent` is the time that the command's earlier steps took. The clock is read
-    /// only at the end of a lap, because the next lap begins at the same time.
+    /// only when the command or its step ends, because the next one is timed from that moment.
     pub(crate) fn account(
         &mut self,
         client: &mut Client,

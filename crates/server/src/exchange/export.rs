@@ -112,8 +112,8 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // Idle times count back from the time of the replay. Counted back from an earlier
-                // time, the last use of a key could be in the future.
+                // Idle times are measured at the time of the replay. At an earlier time, the last
+                // use of a key could be in the future.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }

@@ -139,7 +139,7 @@ pub(crate) struct Snapshots {
     /// `None` if there is no volume.
     pub(crate) thread: Option<SnapshotThread>,
     pub(crate) running: Option<Running>,
-    /// The running snapshot's rate must be set before the command thread sleeps.
+    /// Whether the running snapshot's rate must be set before the command thread sleeps.
     pub(crate) is_rate_due: bool,
     /// Outcomes that have not been reported to the waiting clients yet.
     pub(crate) ends: Vec<SnapshotEnd>,
