@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
 }
 
 impl From<Errno> for Refusal {
-    /// The refusal for a ring that can't register the volume's claim.
+    /// The refusal if a ring can't register the volume's claim.
     fn from(errno: Errno) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
     }
@@ -63,7 +63,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The refusal for a file that can't be opened once more for the path.
+    /// The refusal if a descriptor can't be duplicated for the path.
     pub(crate) fn of_file(error: &io::Error) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(Errno::of(error)) })
     }

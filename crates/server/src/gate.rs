@@ -151,8 +151,9 @@ impl Gate {
         self.wal.as_ref().is_some_and(Wal::takes_records)
     }
 
-    /// Handles a flush if the log already says that the data set is empty. Appends nothing.
-    /// Releases the log up to its present end, so that even a log without any room becomes empty.
+    /// Handles a `FLUSHALL` or `FLUSHDB` if the log already says that the data set is empty.
+    /// Appends nothing. Releases the log up to its present end, so that even a log without any room
+    /// becomes empty.
     pub(crate) fn flushed_again(&mut self, client: &mut Client) -> Lsn {
         let Some(wal) = &mut self.wal else { return Lsn(0) };
         let lsn = wal.log().appended();

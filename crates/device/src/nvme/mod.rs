@@ -102,7 +102,7 @@ enum Fdp {
 }
 
 impl NvmeDevice {
-    /// Opens the namespace whose generic device or block device is at `path`, exclusively. Nothing
+    /// Exclusively opens the namespace whose generic device or block device is at `path`. Nothing
     /// on the namespace is changed. To check that commands work, one block is read and a flush is
     /// run.
     ///

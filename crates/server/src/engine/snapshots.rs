@@ -230,7 +230,7 @@ impl Engine {
             CaptureState::Flushed => {
                 let kind = running.kind;
                 self.cancel_snapshot("all data was deleted");
-                // A new snapshot is scheduled. It holds the data set as it is after the flush.
+                // A new snapshot is scheduled. It holds the data set as it is after the deletion.
                 self.snapshots.of_mut(kind).is_scheduled = true;
             }
             CaptureState::Running | CaptureState::Settling | CaptureState::Idle => {}
@@ -383,9 +383,9 @@ impl Engine {
         }
     }
 
-    /// Called when a client asks for an on-demand snapshot. Cancels a running snapshot that was
-    /// begun only because of a flush, because the new snapshot also holds what was written since
-    /// the flush.
+    /// Called when a client asks for an on-demand snapshot. A running snapshot that was begun only
+    /// to keep the effect of `FLUSHALL` is cancelled, because the new snapshot keeps this effect,
+    /// too, and also holds later writes.
     pub(crate) fn make_way_for_save(&mut self) {
         if std::mem::take(&mut self.snapshots.is_of_flush)
             && self.snapshots.runs(SnapshotKind::OnDemand)
