@@ -384,8 +384,8 @@ impl Engine {
     }
 
     /// Called when a client asks for an on-demand snapshot. A running snapshot that was begun only
-    /// to keep the effect of `FLUSHALL` is cancelled, because the new snapshot keeps this effect,
-    /// too, and also holds later writes.
+    /// to keep the effect of `FLUSHALL` or `FLUSHDB` is cancelled, because the new snapshot keeps
+    /// this effect, too, and also holds later writes.
     pub(crate) fn make_way_for_save(&mut self) {
         if std::mem::take(&mut self.snapshots.is_of_flush)
             && self.snapshots.runs(SnapshotKind::OnDemand)
