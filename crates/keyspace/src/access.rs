@@ -43,7 +43,7 @@ impl Access {
         self.0
     }
 
-    /// The access of an entry that is created now.
+    /// The access of a new entry.
     pub(crate) fn new(now_ms: i64, rules: Rules) -> Self {
         if rules.counts { Self::counted(now_ms, COUNT_NEW) } else { Self(seconds(now_ms)) }
     }

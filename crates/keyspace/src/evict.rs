@@ -343,7 +343,7 @@ impl Keyspace {
         }
     }
 
-    /// The access of an entry that is created now.
+    /// The access bits of a new entry.
     pub(crate) fn new_access(&self, now_ms: i64) -> Access {
         Access::new(now_ms, self.eviction.rules())
     }

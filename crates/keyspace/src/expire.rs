@@ -94,7 +94,8 @@ impl Keyspace {
         true
     }
 
-    /// Updates the moving average of the time to live. The mean of this step weighs 2 %.
+    /// Updates the moving average of the time to live. The mean of this step has a weight of 2 %;
+    /// the first mean is taken as it is.
     fn note_ttl(&mut self, db: DbIndex, sum_ms: i64, count: usize) {
         let db = self.db_mut(db);
         if db.expiring() == 0 {

@@ -9,8 +9,8 @@ use crate::stretch::{Element, ShiftAnd, Stretch};
 
 /// Size in bytes of the longest pattern.
 const SIZE_MAX: usize = 1 << 20;
-/// A stretch is a part of the pattern between two stars. This is the limit of the total count of
-/// characters of all stretches that contain a `?` or a class.
+/// A stretch is a part of the pattern between two stars. The stretches that contain a `?` or a
+/// class may have at most this many characters in all.
 const WILD_MAX: usize = 4096;
 
 /// A pattern by Redis's rules: `*` matches any characters, `?` matches one character, `[a-z]`
@@ -144,8 +144,8 @@ impl Glob {
         }
     }
 
-    /// The cost of matching a text of `size` bytes. This is about how many bytes could be scanned
-    /// in the same time.
+    /// The cost of matching a text of `size` bytes: about as many bytes could be scanned in the
+    /// same time.
     pub fn cost(&self, size: usize) -> usize {
         size * (1 + self.words_max)
     }

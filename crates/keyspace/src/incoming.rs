@@ -1,5 +1,5 @@
-//! Values that come in the parts in which an RDB reader hands them out. `RESTORE` and the import of
-//! files make their values here.
+//! Makes values from the parts that an RDB reader hands out one by one. `RESTORE` and the import of
+//! files use this module.
 //!
 //! The reader checks that each part is well formed. This module checks that the parts make a valid
 //! value: no element comes twice, and nothing is unsupported.
@@ -101,7 +101,7 @@ impl Keyspace {
     /// leaves out a collection without elements.
     ///
     /// # Errors
-    /// If the key exists, or if there is no such database. Nothing has changed then.
+    /// If the key exists, or if there is no such database. In both cases, nothing has changed.
     pub fn load_incoming(
         &mut self,
         db: DbIndex,

@@ -235,7 +235,7 @@ impl Keyspace {
         self.db(db).expiring()
     }
 
-    /// Bytes of memory that the table of a database takes without its keys and values.
+    /// Bytes of memory that the table of a database takes, not counting its keys and values.
     pub fn table_bytes_of(&self, db: DbIndex) -> usize {
         self.db(db).table().table_bytes()
     }
@@ -256,7 +256,7 @@ impl Keyspace {
         self.replay_ms = now_ms;
     }
 
-    /// The time that the last call of [`set_replay_time`](Self::set_replay_time) has set, in
+    /// The time that the last call of [`set_replay_time`](Self::set_replay_time) set, in
     /// milliseconds since 1970.
     pub fn replay_time(&self) -> i64 {
         self.replay_ms

@@ -210,8 +210,8 @@ impl Packing {
         }
     }
 
-    /// The RDB type of a collection with this packing in files of a version. This is either a
-    /// packed type, or the type of collections whose elements are written one by one.
+    /// The RDB type that a collection with this packing has in files of this version. It is either
+    /// a packed type, or the type of collections whose elements are written one by one.
     pub(crate) fn rdb_type_in(self, version: Version) -> RdbType {
         match self {
             Packing::HashListpack => version.packed_hash(),
@@ -425,8 +425,8 @@ impl Builder {
     }
 
     /// Like [`new`](Self::new), for the elements of a value that has this RDB type. As in Redis, a
-    /// value that is packed in RDB stays packed unless it has too many elements. In this case, the
-    /// size of the elements does not matter.
+    /// value that is packed in RDB stays packed unless it has too many elements, however large its
+    /// elements are.
     pub(crate) fn of_rdb_type(
         rdb_type: RdbType,
         hasher: KeyHasher,
@@ -453,8 +453,8 @@ impl Builder {
     /// the element is new.
     pub(crate) fn add(&mut self, strings: &[Arg<'_>]) -> bool {
         let Self { value_type, form, hasher, limits } = self;
-        // A replaced string is freed at once, because a builder runs on a thread that has the time
-        // for it.
+        // A replaced string is freed at once, because a builder runs on a thread that may take
+        // long.
         let old: &mut Vec<LargeString> = &mut Vec::new();
         match value_type {
             ValueType::String => unreachable!("it is no collection"),

@@ -6,7 +6,7 @@ use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// An effect is at most this many bytes longer than its request. The bytes are for a `SELECT`
+/// An effect is at most this many bytes longer than its request. These bytes are for a `SELECT`
 /// before the effect, an absolute time in place of a number of seconds, the option for such a time,
 /// and the count of the effect's arguments.
 pub const EFFECT_SIZE_BESIDE: u64 = 48;
@@ -62,9 +62,9 @@ impl<F> Command<F> {
         self.with_computed(request, over)
     }
 
-    /// The sum of three sizes: that of the request, that of the deletions of its keys if all of
-    /// them have expired (`over` in each database), and that of a number that the command may
-    /// compute.
+    /// The sum of three sizes: of the request, of the deletions of its keys if all of them have
+    /// expired, and of a number that the command may compute. `over` is the size of the deletions
+    /// in one database.
     #[inline]
     fn with_computed(&self, request: u64, over: u64) -> u64 {
         let finds = if self.flags.has(Flags::TWO_DBS) { 2 } else { 1 };

@@ -132,7 +132,7 @@ impl Stretch<'_> {
     }
 }
 
-/// The bytes are not a payload. So this program has not written them.
+/// The bytes are not a payload, so this program did not write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;
 

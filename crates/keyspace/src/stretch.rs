@@ -135,8 +135,8 @@ impl ShiftAnd {
 
     /// Where the first match in `text` ends.
     pub(crate) fn end_of_first(&self, text: &[u8]) -> Option<usize> {
-        // Bit `i` says whether the first `i + 1` characters of the stretch match the `i + 1` bytes
-        // of the text that end with this byte.
+        // Bit `i` says whether the first `i + 1` characters of the stretch match the last `i + 1`
+        // bytes of the text, up to and including this byte.
         let mut state = vec![0_u64; self.words];
         for (at, &byte) in text.iter().enumerate() {
             let row = &self.masks[usize::from(byte) * self.words..][..self.words];

@@ -103,8 +103,8 @@ impl LogTail {
 }
 
 impl Keyspace {
-    /// Adds the wanted keys of a database of another keyspace. Both keyspaces must have the same
-    /// seed. Large values are shared. Existing keys stay as they are.
+    /// Adds keys of another keyspace: those keys of the database `db` that `wanted` accepts. Both
+    /// keyspaces must have the same seed. Large values are shared. Existing keys stay as they are.
     pub fn add_from(&mut self, other: &Keyspace, db: DbIndex, wanted: impl Fn(&[u8]) -> bool) {
         for entry in other.entries(db).filter(|entry| wanted(entry.key)) {
             let hash = self.hash(entry.key);

@@ -24,8 +24,8 @@ use crate::value::{Value, ValueRef};
 /// A place in a bucket.
 #[derive(Debug)]
 pub(crate) struct BucketSlot {
-    /// The low bits of the key's hash. These bits select the bucket. Most keys of one bucket still
-    /// differ in them.
+    /// The low 32 bits of the key's hash. Some of these bits select the bucket. Most keys of one
+    /// bucket differ in the other bits.
     pub(crate) hash: u32,
     meta: Meta,
     entry: Entry,
