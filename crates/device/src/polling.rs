@@ -15,7 +15,7 @@ pub struct Polling {
     pub submissions_idle: Option<Duration>,
     /// Whether a thread that waits for a completion polls the device, so that no interrupt is
     /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. Polling is possible
-    /// only for a device whose driver has queues for it. A ring that polls accepts only reads,
+    /// only if the device's driver has queues for polling. A ring that polls accepts only reads,
     /// writes and NVMe commands. So flushes and deallocations of a block device are plain system
     /// calls: [`Device::kick`](crate::Device::kick) and [`Device::wait`](crate::Device::wait) block
     /// until these calls return. Writes may be in flight meanwhile.

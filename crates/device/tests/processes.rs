@@ -249,7 +249,8 @@ fn unreadable(above: &Path) {
     let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
         .expect("the user may make a directory");
     directory.flush_own_name().expect("the file system can be flushed");
-    // That the flush fails now shows that the first one was a flush of the file system.
+    // From here on, `syncfs` fails. If the flush fails, too, it flushes the whole file system, and
+    // so did the first flush.
     without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
     assert!(directory.flush_own_name().is_err(), "a failed flush is reported");
     println!("as correct");

@@ -17,8 +17,8 @@ use slimio_storage::{
 
 use crate::worker::{Waker, WorkerThread};
 
-/// The command thread itself waits for each log write if log writes take less time than this on
-/// average, and if only clients that write would have to wait. This saves two wake-ups per write.
+/// If log writes take less time than this on average, and if only clients that write would have to
+/// wait, the command thread itself waits for each log write. This saves two wake-ups per write.
 const QUICK_MAX: Duration = Duration::from_micros(500);
 
 /// For this long after a quick write, the device is trusted not to hang.

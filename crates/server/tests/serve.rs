@@ -298,8 +298,8 @@ fn everything_can_be_encoded_and_loaded_again() {
         };
         let before = everything();
         let mut other = server.connect();
-        // By chance, the background save has or has not ended when the reload begins. In several
-        // rounds, both cases occur.
+        // When the reload begins, the background save may or may not have ended. In several rounds,
+        // both cases occur.
         for _ in 0..RELOADS {
             assert_eq!(other.call(&["BGSAVE"]), "+Background saving started\r\n");
             assert_eq!(other.call(&["DEBUG", "RELOAD"]), "+OK\r\n");

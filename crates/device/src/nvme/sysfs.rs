@@ -88,7 +88,7 @@ fn namespaces(owner: &Path) -> Vec<String> {
 }
 
 /// The numbers after a name's prefix: `0n1` for `ng0n1` and the prefix `ng`. `None` if the name has
-/// another form, as that of one path of a multipath device (`nvme0c0n1`).
+/// another form, for example `nvme0c0n1`, which is one path of a multipath device.
 fn instance(name: &str, prefix: &str) -> Option<String> {
     let numbers = name.strip_prefix(prefix)?;
     let (owner, namespace) = numbers.split_once('n')?;

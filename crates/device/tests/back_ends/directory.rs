@@ -119,7 +119,7 @@ fn mapped_files_are_found_again() {
     assert_eq!(again.buffers(LBA_SIZE)[2][..], [3; LBA_SIZE]);
 }
 
-/// Turns blocks into a hole, such as a sparse copy of the file would have.
+/// Turns blocks into a hole. A sparse copy of the file would have such holes.
 fn make_hole(device: &mut dyn Device, lba: u64, lbas: u64) {
     let range = LbaRange { start: Lba(lba), end: Lba(lba + lbas) };
     assert_eq!(run(device, Op::Deallocate { range }).result, Ok(()));

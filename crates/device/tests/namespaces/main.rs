@@ -414,8 +414,8 @@ fn each_kind_of_failure_has_its_name_and_brings_its_buffer_back() {
             ),
             ("flush", Op::Flush, "a flush: "),
         ] {
-            // Without a write before it, a flush has nothing to make stable and does not meet the
-            // fault. So the operation `before` runs first.
+            // The lab's device fails a flush only if the flush has something to make stable. So the
+            // write `before` runs first.
             let before =
                 Op::Write { lba: Lba(9), buffer: pattern(1, 2), placement, durable: false };
             let has_buffer = matches!(op, Op::Read { .. } | Op::Write { .. });

@@ -12,8 +12,8 @@ use crate::target::{LBA_SIZE, Target, all_digests, connect, content};
 fn work(queue: &mut IoQueue, lbas: std::ops::Range<u64>, seed: u64, ops: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut written: HashMap<u64, u64> = HashMap::new();
-    // By token: the block, and the seed of its content if the command is a write. No two commands
-    // in flight have the same block, because their order would be unknown.
+    // For each token: the block, and the seed of its content if the command is a write. No two
+    // commands in flight have the same block, because their order would be unknown.
     let mut in_flight: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
     let (mut outcomes, mut begun) = (Vec::new(), 0);
     while begun < ops || !in_flight.is_empty() {

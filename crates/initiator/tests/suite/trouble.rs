@@ -220,7 +220,7 @@ fn a_host_that_takes_no_replies_holds_nobody_up() {
         queue.write(1000, &data, Placed::default()).expect("another queue still works");
         assert!(queue.read(1000, 32).expect("the blocks can be read") == data);
     }
-    // When the host reads its replies at last, all of them come.
+    // The host reads its replies only now. All of them must come.
     let (mut read, mut ended) = (0, 0);
     while ended < 15 {
         let (head, _) =

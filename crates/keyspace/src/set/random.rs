@@ -21,8 +21,8 @@ events!(Set: SPOP "spop");
 /// Limit of the members that one step removes and that one logged `SREM` names.
 const LOGGED_MEMBERS_MAX: usize = 128;
 
-/// Bytes that a logged `SREM` takes in addition to its key and members. The size of each member
-/// takes another [`MEMBER_SIZE`] bytes.
+/// Bytes that a logged `SREM` takes in addition to its key and members. The length that precedes
+/// each member takes up to [`MEMBER_SIZE`] more bytes.
 const SREM_SIZE: u64 = 32;
 const MEMBER_SIZE: u64 = 10;
 

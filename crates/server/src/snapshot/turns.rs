@@ -24,10 +24,11 @@ use crate::worker::WorkerThread;
 /// Niceness of the nice thread (nice(2)). With a higher niceness, the thread might starve as well,
 /// while the log grows.
 const NICENESS: i32 = 10;
-/// The idle thread's turn ends when three conditions hold. Since the last sample, the idle thread
-/// has lost more time than this (the time that it makes up for is not counted). The lost time is
-/// more than the passed time divided by [`LOST_SHARE_MAX`]. And the idle thread has waited longer
-/// than this for a core.
+/// The idle thread's turn ends if three conditions hold for the time since the last sample:
+///
+/// - The work has lost more time than this. Time that the work makes up for is not counted.
+/// - The lost time is more than the passed time divided by [`LOST_SHARE_MAX`].
+/// - The idle thread has waited longer than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
 /// See [`LOST_MAX`]. A smaller loss slows only the snapshot, and only by the lost share of the
 /// time. Everybody else gains: when the nice thread ran instead, clients under `appendfsync always`
@@ -130,7 +131,7 @@ impl Starvation {
         }
         // The time may have been lost to a slow device, or because there was nothing to do, so the
         // time spent waiting for a core is sampled. If the kernel does not tell that time, all lost
-        // time counts as time spent waiting for a core, and the nice thread gets a try.
+        // time counts as time spent waiting for a core, so the nice thread may take a turn.
         let before = std::mem::replace(&mut self.waited, waited_for_core());
         let hungry = match (before, self.waited) {
             (Some(before), Some(now)) => now.saturating_sub(before),

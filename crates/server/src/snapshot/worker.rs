@@ -126,8 +126,8 @@ impl Worker {
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the time that the work has lost since the last call, for any reason, and will not make
-    /// up for.
+    /// Returns the time that the work has lost since the last call, for any reason. Time that the
+    /// work will make up for is not counted.
     pub(super) fn take_lost(&mut self) -> Duration {
         self.pace.take_lost()
     }

@@ -160,7 +160,7 @@ impl BlockingKeys {
         next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
     }
 
-    /// The next client, behind `after`, that waits for a value of this type in this key.
+    /// The next client, behind `after`, that waits for a value of this type at this key.
     pub(crate) fn next_waiter(
         &self,
         key: KeyName,
@@ -178,7 +178,7 @@ impl BlockingKeys {
     }
 
     /// Notes the keys that a change has made ready. A key is ready if it now holds a value of a
-    /// type that somebody waits for in this key.
+    /// type that somebody waits for at this key.
     pub(crate) fn touched<'a>(
         &mut self,
         touched: impl Iterator<Item = Touched<'a>>,
@@ -238,8 +238,9 @@ impl BlockingKeys {
     }
 
     /// Whether serving the ready keys may end in a write to this key. Each waiting client that
-    /// moves an element to this key counts, even if no key that the client waits for is ready yet,
-    /// because another client may first move an element to such a key.
+    /// moves an element to this key counts, even if no key that the client waits for is ready yet.
+    /// The reason is that another client may first move an element to a key that this client waits
+    /// for.
     pub(crate) fn may_be_moved_to(&self, key: KeyName) -> bool {
         self.has_ready && self.destinations.contains_key(&key) && !is_planted("moved-to-free")
     }

@@ -1,5 +1,4 @@
-//! Clients that wait for keys: which clients are served and which are not, with what, and in which
-//! order.
+//! Clients that wait for keys: which of them are served, with which elements, and in which order.
 
 mod ends;
 mod keys;

@@ -1,4 +1,5 @@
-//! Promises of the reply to a client that has waited.
+//! When a client that has waited gets its reply: only once everything that the reply shows is
+//! durable.
 
 use std::path::Path;
 

@@ -127,7 +127,7 @@ impl World {
         let mut directives = self.directives();
         if life.untaken_polls > 0 {
             // Operations stay queued for a number of polls, and each round of background work polls
-            // the log's device. With many rounds, the operations would be taken too early.
+            // the log's device. With many rounds, these polls would be over too early.
             directives.set("hz", "10").unwrap();
         }
         let starting = launch_on(media, exists, directives, clock);

@@ -67,7 +67,7 @@ pub(crate) fn read(client: &mut Client) -> Option<State> {
                 encode_line(&format!("{command} k{key}{rest}"), &mut requests);
             }
         }
-        // `DBSIZE` counts an expired key until a request touches the key, so it comes last.
+        // `DBSIZE` counts an expired key until a request touches the key, so `DBSIZE` comes last.
         encode_line("DBSIZE", &mut requests);
     }
     if !client.try_send_bytes(&requests) {

@@ -292,7 +292,7 @@ fn no_snapshot_holds_a_part_of_it() {
 
 /// A WAL-snapshot may leave out entries that are overwritten while the snapshot is taken, because
 /// the log has the new values. But the log has the values of a long request only when the request
-/// has ended. Until then, no snapshot may come into force that lacks overwritten entries.
+/// has ended. Until then, no snapshot that lacks overwritten entries may be adopted.
 #[test]
 fn no_snapshot_lacks_what_it_overwrites() {
     /// Number of keys with 10 KB each. While the gate is shut, the snapshot can't take all of these

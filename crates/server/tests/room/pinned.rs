@@ -3,8 +3,8 @@
 use crate::common::{BACK_ENDS, start, until};
 use crate::info;
 
-/// The snapshot that makes room finds a slot although one slot is pinned, because the server gives
-/// up the running `BGSAVE`. So the pin must stay.
+/// One slot is pinned. The snapshot that makes room still finds a slot, because the server gives up
+/// the running `BGSAVE`. So the pin must stay.
 #[test]
 fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     for back_end in BACK_ENDS {
