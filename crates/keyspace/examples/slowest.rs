@@ -4,16 +4,17 @@
 //! ten slowest `SET`s of KEYS new keys in random order of their hashes, and then the ten slowest
 //! `DEL`s of these keys. PERCENT says how many percent of the keys have an expiry.
 //!
-//! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest commands that make one hash of
-//! FIELDS fields, write to it while a capture holds all of it, read it, and let it expire.
+//! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest steps of each of several
+//! series of commands. The series make one hash of FIELDS fields, write to it while a capture holds
+//! all of it, read it, and let it expire.
 //!
-//! `… --example slowest set [MEMBERS]`: the ten slowest steps of commands that make one set of
-//! MEMBERS members of 16 bytes, change it while a capture holds all of it, draw from it, combine it
-//! with another set, and let it expire.
+//! `… --example slowest set [MEMBERS]`: the ten slowest steps of each of several series of
+//! commands. The series make one set of MEMBERS members of 16 bytes, change it while a capture
+//! holds all of it, draw from it, combine it with another set, and let it expire.
 //!
-//! `… --example slowest list [ELEMENTS]`: the ten slowest steps of commands that make one list of
-//! ELEMENTS elements of 16 bytes, work at its ends, in its middle and on all of it, change it while
-//! a capture holds all of it, and let it expire.
+//! `… --example slowest list [ELEMENTS]`: the ten slowest steps of each of several series of
+//! commands. The series make one list of ELEMENTS elements of 16 bytes. They work at its ends, in
+//! its middle and on all of it, change it while a capture holds all of it, and let it expire.
 //!
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.

@@ -30,7 +30,7 @@ pub(crate) struct Multi {
     pub(crate) log_size_max: Option<u64>,
     /// Number of queued requests whose effects depend on the values of their keys.
     pub(crate) weighed: usize,
-    /// The purpose of the writes among the queued requests.
+    /// The most general purpose among those of the queued requests that write.
     pub(crate) purpose: Purpose,
     /// Whether any queued request may write.
     pub(crate) writes: bool,

@@ -297,7 +297,8 @@ impl WaitingRoom {
         self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The client with the earliest deadline that has passed, among the clients behind `after`.
+    /// The client with the earliest deadline that has passed, among the clients that come after
+    /// `after`.
     pub(crate) fn next_late(
         &self,
         now: Instant,

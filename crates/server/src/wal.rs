@@ -172,10 +172,14 @@ impl Wal {
     /// Hands over the submitted operations, and sleeps until the device has finished something, but
     /// at most for `timeout`.
     ///
-    /// The wait has no timeout if four things hold: a single write is queued, `only_writers` says
-    /// that no other clients would wait, the device was quick a moment ago, and the write would run
-    /// as a plain system call in this thread. Such a call saves a wake-up, but if the device hangs
-    /// during the call, all clients wait.
+    /// The wait has no timeout if four things hold:
+    ///
+    /// - a single write is queued
+    /// - `only_writers` says that no other clients would wait
+    /// - the device was quick a moment ago
+    /// - the write would run as a plain system call in this thread
+    ///
+    /// Such a call saves a wake-up, but if the device hangs during the call, all clients wait.
     pub(crate) fn wait_for_write(&mut self, timeout: Duration, only_writers: bool, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);

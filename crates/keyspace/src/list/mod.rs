@@ -212,7 +212,7 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Where the element at an index of a listpack begins. For the index behind the last element, where
+/// Where the element at an index of a listpack begins. For the index after the last element, where
 /// the last element ends.
 fn offset(listpack: &[u8], index: usize) -> usize {
     let len = listpack::len(listpack);

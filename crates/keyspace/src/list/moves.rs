@@ -147,7 +147,7 @@ fn run_move(context: &mut Context<'_>, from: End, to: End) -> Outcome {
 
 /// What `LMPOP` asks for.
 pub(crate) struct PopRequest {
-    /// Index of the argument behind the last key.
+    /// Index of the argument after the last key.
     pub(crate) keys_end: usize,
     pub(crate) end: End,
     pub(crate) count: usize,

@@ -354,7 +354,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Outcome {
 #[derive(Debug)]
 struct Insertion {
     search: Search,
-    /// Whether the new element is inserted behind the element that is searched for.
+    /// Whether the new element is inserted after the element that is searched for, not before it.
     behind: bool,
     is_held: bool,
 }

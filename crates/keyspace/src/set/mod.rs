@@ -31,7 +31,7 @@ use crate::kinds::{AnyTree, Packing, ValueType};
 pub(crate) type SetTree = HashedTree<1>;
 
 /// Limit of members of an intset, whatever the configuration says. The limit is needed because a
-/// write moves all integers behind the one that is added or removed.
+/// write moves all integers after the one that is added or removed.
 const INTSET_LEN_MAX: usize = PACKED_SIZE_MAX / size_of::<i64>();
 
 /// The limits up to which a set is packed.

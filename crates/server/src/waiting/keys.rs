@@ -160,7 +160,8 @@ impl BlockingKeys {
         next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
     }
 
-    /// The next client, behind `after`, that waits for a value of this type at this key.
+    /// The next client with a later ticket than `after` that waits for a value of this type at this
+    /// key.
     pub(crate) fn next_waiter(
         &self,
         key: KeyName,

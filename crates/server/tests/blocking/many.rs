@@ -16,7 +16,7 @@ fn who_waits_longest_is_served_first() {
             waiters.served(client, &popped("k", element));
         }
         assert!(clients[3].is_silent());
-        // A client that was served stands behind the others when it waits again.
+        // A client that was served comes after the others when it waits again.
         waiters.wait(&mut clients[0], &["BLPOP", "k", "0"]);
         assert_eq!(waiters.call(&["RPUSH", "k", "4", "5"]), integer(2));
         waiters.served(&mut clients[3], &popped("k", "5"));

@@ -60,8 +60,8 @@ const LINES: &[&str] = &[
 /// Requests to draw at random. `%a`, `%b` and `%c` stand for random keys.
 ///
 /// Before a request stores a set, an `EXISTS` deletes the key if the key has expired. Otherwise,
-/// the events would differ if the stored set were empty: Redis then deletes an expired key as if
-/// the key had not expired, so its event is `del`, but the event of this server is `expired`.
+/// the events would differ if the stored set were empty. In that case, Redis deletes an expired key
+/// as if the key had not expired, so its event is `del`. The event of this server is `expired`.
 const DRAWN: &[&str] = &[
     "SET %a 5",
     "SET %a v EX 100",

@@ -22,7 +22,7 @@ const STEP_KEYS: usize = 64;
 pub(super) struct Finding {
     /// Index of the next key.
     pub(super) next: usize,
-    /// Index of the argument behind the last key.
+    /// Index of the argument after the last key.
     pub(super) end: usize,
     /// The sets found so far; `None` for a key that does not exist.
     pub(super) sources: Vec<Option<Value>>,

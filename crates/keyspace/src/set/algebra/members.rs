@@ -24,7 +24,7 @@ pub(super) fn is_tree(value: &Value) -> bool {
 }
 
 /// Passes some members of a set to `each`, from a position on, with their hashes if the set is a
-/// tree. Returns the position behind these members. In a packed set, a position is a count of
+/// tree. Returns the position after these members. In a packed set, a position is a count of
 /// members.
 pub(super) fn walk<'a>(
     set: SetRef<'a>,
