@@ -75,7 +75,7 @@ impl Incoming {
     /// Adds the next part.
     ///
     /// # Errors
-    /// If the value is refused. The value is incomplete then.
+    /// If the value is refused. In that case, the value is incomplete.
     pub fn add(&mut self, part: RdbPart) -> Result<(), ValueRefused> {
         match (&mut self.0, part) {
             (Target::String(blob), RdbPart::String { bytes, .. }) => {
