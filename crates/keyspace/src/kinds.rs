@@ -453,8 +453,8 @@ impl Builder {
     /// the element is new.
     pub(crate) fn add(&mut self, strings: &[Arg<'_>]) -> bool {
         let Self { value_type, form, hasher, limits } = self;
-        // A replaced string is freed at once, because a builder runs on a thread that may take
-        // long.
+        // A string is replaced only if a field comes twice. No valid value has such a field, so a
+        // replaced string is simply freed at once.
         let old: &mut Vec<LargeString> = &mut Vec::new();
         match value_type {
             ValueType::String => unreachable!("it is no collection"),
