@@ -183,7 +183,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Whether a living thread holds the lock of a part. Makes no system call.
+    /// Whether a living thread holds the lock of a part. Makes no system call unless a thread waits
+    /// for the lock.
     pub fn is_held(&self, part: usize) -> bool {
         self.try_lock(part).is_none()
     }

@@ -97,6 +97,7 @@ impl Host {
     }
 
     /// Asks the discovery controller at the address of `options` for the target's subsystems.
+    /// Returns at most 64 of them.
     ///
     /// # Errors
     /// If the target can't be reached, or refuses or fails a command.

@@ -29,7 +29,8 @@ pub(super) struct Filter {
     /// Where the walk over the first set continues.
     position: Position,
     /// The members taken so far, if there are later groups. In the walk with the last group,
-    /// members go to the result instead.
+    /// members go to the result instead. If the result is a set, they go to the result in every
+    /// walk.
     taken: EditForm<'static>,
     /// The form in which a stored result begins.
     pub(super) packing: Packing,
