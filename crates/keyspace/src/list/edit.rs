@@ -208,7 +208,7 @@ impl ListEdit<'_, '_> {
     }
 
     /// Converts a tree that has become small to a listpack. Must be called after elements were
-    /// removed.
+    /// removed or replaced.
     pub(super) fn settle(&mut self) {
         let tree = match &*self.form {
             EditForm::Tree(AnyTree::List(tree)) => tree,

@@ -72,10 +72,10 @@ pub(crate) fn pop_first(
 }
 
 /// Moves an element from the list at the first key of the request to the list at the second key,
-/// and replies with this element. The two keys may be the same. If this function returns `true`,
-/// the caller must log an effect. If the first key does not exist, returns `None` without a reply.
-/// If one of the keys holds another type, replies with the error and returns `false`. In these two
-/// cases, nothing has changed.
+/// and replies with this element. The two keys may be the same. If this function returns
+/// `Some(true)`, the caller must log an effect. If the first key does not exist, returns `None`
+/// without a reply. If one of the keys holds another type, replies with the error and returns
+/// `Some(false)`. In these two cases, nothing has changed.
 pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) -> Option<bool> {
     let from = context.find(1);
     from.spot?;
