@@ -28,9 +28,9 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     }
 }
 
-/// A path with a descriptor that is readable while operations are in flight. A simulated device
-/// completes operations only when it is polled, so the server must poll until no operation is in
-/// flight.
+/// A path with a descriptor that is readable while operations are in flight, unless some of them
+/// wait to be handed to the device again. A simulated device completes operations only when it is
+/// polled, so the server must poll until no operation is in flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,
