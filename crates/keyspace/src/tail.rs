@@ -20,7 +20,7 @@ use crate::value::ValueRef;
 pub struct LogTail {
     names: HashSet<Box<[u8]>>,
     /// For each database number, the number that the database's present contents had before the
-    /// log; `None` if the old contents were flushed.
+    /// log; `None` if `FLUSHALL` or `FLUSHDB` deleted the old contents.
     from: Vec<Option<DbIndex>>,
     /// Whether the log has a command whose arguments do not say which keys or databases it changes.
     is_opaque: bool,
@@ -87,8 +87,8 @@ impl LogTail {
         self.names.contains(key)
     }
 
-    /// The database that holds the untouched keys of `db` after the log; `None` if these keys were
-    /// flushed.
+    /// The database that holds the untouched keys of `db` after the log; `None` if `FLUSHALL` or
+    /// `FLUSHDB` deleted these keys.
     pub fn place_of(&self, db: DbIndex) -> Option<DbIndex> {
         let place = self.from.iter().position(|from| *from == Some(db))?;
         Some(DbIndex(place as u16))

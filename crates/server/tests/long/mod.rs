@@ -391,7 +391,7 @@ fn it_has_room_in_the_log_when_it_is_over() {
             for client in writers.iter_mut().chain([&mut client]) {
                 assert_eq!(client.read(), b"+OK\r\n");
             }
-            // The flush lets the log start over.
+            // `FLUSHALL` lets the log start over.
             assert_eq!(client.call(&["FLUSHALL"]), "+OK\r\n");
             has_met
         });

@@ -1,5 +1,5 @@
-//! A full log, on a disk without space. Whatever fills the log, no request hangs, and there is a
-//! way out.
+//! A full log, on a disk without space. Whatever fills the log, no request hangs, and `FLUSHALL`
+//! makes room again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ const FIRST_MS: i64 = 1_700_000_000_000;
 const LIFE_MS: i64 = 1000;
 /// Bytes of a key's name.
 const NAME_SIZE: usize = 600;
-/// Number of transactions that a client sends at once. Each transaction has a flush. Together, the
-/// transactions need more room than the log keeps free for a flush.
+/// Number of transactions that a client sends at once. Each transaction has a `FLUSHALL`. Together,
+/// the transactions need more room than the log keeps free for one `FLUSHALL`.
 const TRANSACTIONS: usize = 5000;
 /// Number of requests that a client sends at once.
 const AT_ONCE: usize = 100;
@@ -142,7 +142,7 @@ impl Full {
     }
 }
 
-/// Lets `fill` fill a log of two segments, and checks that a flush is still a way out.
+/// Lets `fill` fill a log of two segments, and checks that `FLUSHALL` still makes room.
 pub(super) fn always_a_way_out(fill: impl Fn(&mut Full)) {
     for policy in POLICIES {
         let mut full = Full::new(policy);
@@ -301,7 +301,7 @@ fn deletes_leave_room_for_a_flush() {
         assert_eq!(replies[0], ":1\r\n");
         let last = replies.last().unwrap();
         assert!(last.starts_with("-MISCONF The log is full"), "{last}");
-        // The server grants each flush, even when the data set is already empty.
+        // The server runs each `FLUSHDB`, even when the data set is already empty.
         for _ in 0..1000 {
             assert_eq!(full.client.call(&["FLUSHDB"]), "+OK\r\n");
         }
@@ -397,8 +397,9 @@ fn several_clients_fill_a_log_and_nobody_hangs() {
     }
 }
 
-/// Outside a transaction, the server need not log a flush if the log already ends with an empty
-/// data set. In a transaction, the server logs each flush, which needs room like any other write.
+/// Outside a transaction, the server need not log a `FLUSHALL` if the log already ends with an
+/// empty data set. In a transaction, the server logs each `FLUSHALL`, which needs room like any
+/// other write.
 #[test]
 fn transactions_of_flushes_ask_for_room() {
     for policy in POLICIES {
@@ -424,8 +425,8 @@ fn transactions_of_flushes_ask_for_room() {
     }
 }
 
-/// A flush must remove the keys that were set while the log was off, even if the last record before
-/// that time was a flush.
+/// A `FLUSHALL` must remove the keys that were set while the log was off, even if the last record
+/// before that time was a `FLUSHALL`.
 #[test]
 fn a_flush_counts_behind_a_log_that_was_off() {
     let media = SimMedia::new(SimConfig::default(), Kind::Files);
@@ -442,7 +443,7 @@ fn a_flush_counts_behind_a_log_that_was_off() {
     next.server.stop();
 }
 
-/// A transaction that empties the data set must give the room back, like a flush without a
+/// A transaction that empties the data set must give the room back, like a `FLUSHALL` without a
 /// transaction.
 #[test]
 fn a_transaction_that_flushes_is_a_way_out() {
