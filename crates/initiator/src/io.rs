@@ -53,7 +53,8 @@ impl IoQueue {
         self.lba_size
     }
 
-    /// Makes the command that reads blocks. Submit the command together with room for the blocks.
+    /// Makes the command that reads blocks. Submit the command together with a buffer for the
+    /// blocks.
     pub fn read_command(&self, lba: u64, lbas: u32) -> Command {
         Command::new(opcode::nvm::READ, 0).nsid(self.nsid).blocks(lba, lbas)
     }

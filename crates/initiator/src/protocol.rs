@@ -31,8 +31,8 @@ pub struct Submission {
     pub token: Token,
     /// The command. Its identifier and its data descriptor are set when it is submitted.
     pub command: Command,
-    /// Data for the target, or room for the data that the target returns. The opcode decides which
-    /// of the two it is.
+    /// Data for the target, or a buffer for the data that the target returns. The opcode decides
+    /// which of the two it is.
     pub data: Vec<u8>,
 }
 

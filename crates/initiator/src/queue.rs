@@ -148,8 +148,8 @@ impl Queue {
         }
     }
 
-    /// Runs a command, and waits until it has ended. `data` is data for the target, or room for the
-    /// data that the target returns. Other commands may be in flight at the same time.
+    /// Runs a command, and waits until it has ended. `data` is data for the target, or a buffer for
+    /// the data that the target returns. Other commands may be in flight at the same time.
     ///
     /// # Errors
     /// If the command failed, if the connection can't be used any more, or if the time limit has

@@ -25,8 +25,8 @@ pub(crate) struct Multi {
     pub(crate) size: usize,
     /// Bytes of memory that the queued requests take.
     memory: usize,
-    /// Upper limit of the bytes of payload that the effects of the queued requests take in the log;
-    /// `None` if none of these requests writes.
+    /// Upper limit, in bytes, of the payload that the log gets for the effects of the queued
+    /// requests; `None` if none of these requests writes.
     pub(crate) log_size_max: Option<u64>,
     /// Number of queued requests whose effects depend on the values of their keys.
     pub(crate) weighed: usize,
