@@ -409,7 +409,8 @@ flags! {
     WHOLE_DB = 21, "";
     /// Frees memory, and so is allowed even when the log has little room left.
     FREES = 22, "";
-    /// Its effect may be longer than its request, because it has an extended-precision number.
+    /// Its effect may be much longer than its request, because the effect contains an
+    /// extended-precision number.
     LONG_EFFECT = 23, "";
     /// May look up its keys in two databases.
     TWO_DBS = 24, "";

@@ -411,8 +411,9 @@ impl Effects {
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadWalk {
     db: DbIndex,
+    /// The command that is being written, by its index among the effects.
     command: usize,
-    /// The next argument of that command. `given` counts the bytes of this argument that were
+    /// The next argument of this command. `given` counts the bytes of the argument that were
     /// written.
     arg: usize,
     given: usize,

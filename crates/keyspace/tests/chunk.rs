@@ -262,8 +262,8 @@ fn chunks_with_damage_are_survived() {
     assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
 }
 
-/// In volumes of format 5 and before, a hash in parts has another form. This form can still be
-/// read.
+/// In volumes of format 5 and before, a hash that is written in parts has other opcodes. Such a
+/// hash can still be read.
 #[test]
 fn large_hashes_of_older_volumes_are_read() {
     let text = |text: &str| [&[text.len() as u8][..], text.as_bytes()].concat();

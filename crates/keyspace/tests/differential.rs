@@ -211,8 +211,8 @@ fn replies_are_those_of_redis() {
     assert!(count > 1000, "too few commands compared: {count}");
 }
 
-/// Whether this is a `RESTORE` whose time to live makes the stock server overflow. The stock server
-/// then takes the key for expired. In this keyspace, the key expires at the last possible time.
+/// Whether this is a `RESTORE` whose time to live overflows in the stock server. The stock server
+/// then treats the key as expired. In this keyspace, the key expires at the last possible time.
 fn overflows(words: &[Vec<u8>]) -> bool {
     let ttl_ms = words.get(2).and_then(|word| str::from_utf8(word).ok()?.parse().ok());
     words[0].eq_ignore_ascii_case(b"restore") && ttl_ms.is_some_and(|ttl_ms: i64| ttl_ms > 1 << 60)

@@ -268,8 +268,8 @@ fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     f64::from(hits as u32) / f64::from(reads)
 }
 
-/// A random number below `count`. The frequency of number `n` is about proportional to 1 / (n + 1)
-/// (inversion, by Devroye).
+/// A random number below `count`. The frequency of number `n` is about proportional to 1 / (n + 1).
+/// The method is Devroye's inversion.
 fn zipf(rng: &mut Rng, count: usize) -> usize {
     let uniform = rng.u64(..) as f64 / u64::MAX as f64;
     ((count as f64 + 1.0).powf(uniform) - 1.0) as usize

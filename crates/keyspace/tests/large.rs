@@ -80,8 +80,7 @@ fn a_received_value_is_taken_over_and_sent_without_copying() {
         assert!(matches!(outcome, Outcome::Reply));
         reply
     };
-    // The first use of the table of commands makes the table. This must not happen in a
-    // measurement.
+    // The command table is built when it is first used. This must not happen during a measurement.
     command_table();
     let info = allocation_counter::measure(|| drop(run(&mut driver, &request)));
     assert!(info.bytes_total < 10_000, "{} bytes to set", info.bytes_total);

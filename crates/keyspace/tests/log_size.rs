@@ -12,12 +12,12 @@ use slimio_keyspace::{
 use slimio_resp::{OwnedRequest, ReplyBuf};
 use slimio_testing::random::{Generator, seed};
 
-/// Limit of the commands that are tried until every row of the command table has been reached.
+/// At most this many commands are tried to reach every row of the command table.
 const COMMANDS_MAX: usize = 200_000;
 /// How often each row of the table must have had an effect.
 const REACHED_MIN: u32 = 20;
 
-/// How much room a request asks for because of the values of its keys.
+/// How much additional room a request asks for because of the values of its keys.
 fn weigh(driver: &Driver, words: &[Vec<u8>]) -> u64 {
     let request = OwnedRequest::from_args(words);
     let weigh = command_table().lookup(&words[0]).and_then(|row| row.weigh);
@@ -271,7 +271,8 @@ fn what_nobody_asked_for_keeps_to_its_room() {
             effects.clear();
             effects.limit(5000);
             let before = driver.keyspace.dbsize(driver.db);
-            // A walk that has ended begins again with the next step.
+            // A step of expiry that ends the walk over the keys may find no key. The next step
+            // begins a new walk.
             let has_ended = if is_eviction {
                 while driver.keyspace.evict(driver.now_ms, &mut effects).is_some() {}
                 false

@@ -95,7 +95,7 @@ impl FeatureAccess {
 }
 
 /// Decodes the value of Number of Queues: how many I/O submission queues and how many I/O
-/// completion queues. The value has each of the two numbers less one.
+/// completion queues. In the value, each of the two numbers is stored less one.
 pub const fn queue_counts(value: u32) -> (u32, u32) {
     ((value & 0xffff) + 1, (value >> 16) + 1)
 }

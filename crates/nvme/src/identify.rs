@@ -306,7 +306,7 @@ layout! {
         npda: u16 = 70,
         /// Optimal size of writes, in blocks, less one.
         nows: u16 = 72,
-        /// Group of asymmetric access.
+        /// Asymmetric namespace access (ANA) group.
         anagrpid: u32 = 92,
         /// Attributes. Bit 0: the namespace is write protected.
         nsattr: u8 = 99,
@@ -334,7 +334,7 @@ layout! {
         rescap: u8 = 2,
         /// Progress of a Format NVM command.
         fpi: u8 = 3,
-        /// Group of asymmetric access.
+        /// Asymmetric namespace access (ANA) group.
         anagrpid: u32 = 4,
         /// Attributes.
         nsattr: u8 = 8,

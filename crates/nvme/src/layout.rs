@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The error that there are fewer bytes than the structure has.
+/// The error for bytes that are too few to hold the structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooShort {
     /// Name of the structure.

@@ -20,11 +20,11 @@
 //!       └──────────── Settling ◄────┘            └──────► Flushed ──end_capture──► Idle
 //! ```
 //!
-//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits the pre-images of entries that were deleted,
-//! and of entries that were overwritten as a whole by a command whose log record does not depend on
-//! the old entry. Replaying the record of such a command does not read the old value, so the value
-//! is not needed. The old entry is still handed over if the effect of the command depends on the
-//! old value, or if the command reads the old value to write another key.
+//! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits pre-images that a replay of the log does not
+//! need. These are the pre-images of entries that were deleted, and of entries that a command
+//! overwrote as a whole, if the command's log record does not depend on the old entry. The old
+//! entry is still handed over if the effect of the command depends on the old value, or if the
+//! command reads the old value to write another key.
 //!
 //! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
@@ -410,7 +410,8 @@ impl Capture {
         }
     }
 
-    /// Takes an entry that was removed. Returns the entry if it was taken before, or is not wanted.
+    /// Takes an entry that was removed. If the entry does not have to be taken, or if the capture
+    /// is fuzzy, returns the entry instead.
     pub(crate) fn take_removed(&mut self, db: DbIndex, slot: BucketSlot) -> Option<BucketSlot> {
         if !self.wants(&slot) {
             return Some(slot);

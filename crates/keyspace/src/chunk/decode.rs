@@ -113,8 +113,9 @@ impl Decoded {
         self.slots.len() + entries.count()
     }
 
-    /// The usage that entries of the chunk state, even if the eviction policy does not use it.
-    /// Either all entries of a snapshot state the same kind of usage, or none states any.
+    /// The usage (idle time or frequency) of the last entry that states its usage, even if the
+    /// eviction policy does not need it. Either all entries of a snapshot state the same kind of
+    /// usage, or none states any.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }

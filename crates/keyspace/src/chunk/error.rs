@@ -40,8 +40,8 @@ impl fmt::Display for ChunkError {
                 None => write!(f, "the chunk holds an unknown type or opcode {code}"),
             },
             Self::UnknownKind(number) => {
-                // A type whose number is below 5 had the same number as its code in the first
-                // versions of RDB. The type number of a stream is 5, which is not such a code.
+                // If the number of a type is below 5, it is also the type's code in the first
+                // versions of RDB. A stream has the number 5, which is not its code.
                 let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
                 match (known, number) {
                     (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,

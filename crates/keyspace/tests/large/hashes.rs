@@ -61,7 +61,7 @@ fn a_large_hash_is_read_as_it_was_when_the_command_began() {
         driver.run(&["DEL", "h"]);
         fill(&mut driver);
         let (reply, steps) = run_in_steps(&mut driver, &[name, "h"], change);
-        // A step reads at most about 2048 fields, as many as a command handles without a break.
+        // A step reads about 2048 fields at most (`ELEMENTS_AT_ONCE_MAX`).
         assert!(steps > FIELDS / 2500, "{steps} steps of {name}");
         assert!(reply.starts_with(&format!("*{}\r\n", FIELDS * per_field)), "{}", &reply[..20]);
         let mut found = strings(&reply);
@@ -243,7 +243,7 @@ fn random_fields_are_any_of_them() {
             }
             let mean = drawn / fields;
             let off = counts.iter().map(|count| count.abs_diff(mean)).max();
-            // The bound is about six standard deviations, because a field's count is about sixty.
+            // A field is drawn about sixty times. So the bound is about six standard deviations.
             assert!(off < Some(mean * 4 / 5), "{fields} fields, {asked}: {off:?} off {mean}");
         }
     }

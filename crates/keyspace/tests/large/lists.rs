@@ -314,8 +314,8 @@ fn a_pop_from_several_lists_weighs_the_longest() {
     }
 }
 
-/// The lowest integer is refused as a rank, because negating it would overflow. Redis does so since
-/// 7.2.
+/// The lowest integer is refused as a rank, because negating it would overflow. Redis has refused
+/// it since 7.2.
 #[test]
 fn the_lowest_rank_is_refused() {
     let mut driver = Driver::new(9);

@@ -104,7 +104,7 @@ layout! {
     pub struct DataHead [24] {
         /// The command (CCCID).
         cccid: u16 = 8,
-        /// The name that the R2T gave the transfer (TTAG). Zero in data for the host.
+        /// The transfer tag (TTAG) that the R2T has. Zero in data for the host.
         ttag: u16 = 10,
         /// Offset in the command's data, in bytes (DATAO).
         datao: u32 = 12,
@@ -118,7 +118,7 @@ layout! {
     pub struct R2t [24] {
         /// The command (CCCID).
         cccid: u16 = 8,
-        /// The controller's name for the transfer (TTAG).
+        /// The controller's tag for the transfer (TTAG).
         ttag: u16 = 10,
         /// Offset in the command's data, in bytes (R2TO).
         r2to: u32 = 12,

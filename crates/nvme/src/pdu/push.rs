@@ -57,8 +57,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Two sizes in bytes of a PDU with `data_size` bytes of data: of its header with digest and
-/// padding, and of the whole PDU.
+/// Two sizes, in bytes, of a PDU that has `data_size` bytes of data: the size of its header with
+/// digest and padding, and the size of the whole PDU.
 fn sizes(kind: Kind, digests: Digests, alignment: usize, data_size: usize) -> (usize, usize) {
     let has_digests = kind.may_have_digests();
     let header_size = kind.header_size() + usize::from(has_digests && digests.header) * DIGEST_SIZE;
