@@ -37,7 +37,7 @@ const BEFORE: usize = 8 << 20;
 const WRITES: usize = 200;
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
-/// The names of the rungs. `slimio shortcut run` must have the pattern `*/preload.log`.
+/// The names of the rungs. `slimio shortcut run` must be given the pattern `*/preload.log`.
 const RUNGS: [&str; 7] = [
     "stock",
     "fallocate only",
@@ -168,7 +168,7 @@ fn appended<T>(
         measured
     };
     fs::remove_file(path)?;
-    // The kernel may still have to write data of this file, but must not write it during the next
+    // The kernel may still have to write data of this file. The pause keeps that out of the next
     // measurement.
     std::thread::sleep(Duration::from_millis(20));
     Ok(measured)

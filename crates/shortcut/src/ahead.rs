@@ -76,7 +76,7 @@ impl<F: AsFd> LogFile<F> {
     /// notifies the keeper. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
-    /// If a write or flush fails. All later calls then fail too.
+    /// If a write or flush fails. All later writes and syncs then fail too.
     pub fn rest(&self, staged_to: u64) -> io::Result<bool> {
         self.sync()?;
         let mut staged = self.stage.staged()?;

@@ -21,7 +21,7 @@
 //! | 0 | the file's hash, or zero |
 //! | 1 | `changed`: lower half: changes that have begun; upper half: changes that have ended |
 //! | 2 | `synced` |
-//! | 3 | how often the file's blocks may have moved; then the blocks are looked up again |
+//! | 3 | how often the file's blocks may have moved; after each time, they are looked up again |
 //! | 4 | writes that went the short way and failed |
 //! | 5 | bits: 1, the debt stays for good; 2, the keeper has been told of the file |
 //! | 6 | writes that went the short way |
@@ -36,10 +36,10 @@ use slimio_planted::is_planted;
 
 use crate::Identity;
 
-/// Number of entries. Each but entry 0 is the entry of one file.
+/// Number of entries. Each entry except entry 0 belongs to one file.
 const ENTRIES: u64 = 4096;
 const NUMBERS: u64 = 8;
-/// The entry of a file is among this number of entries, from the place that the hash gives.
+/// A file's entry is one of this many entries in a row. The hash says where the row begins.
 const FAR: u64 = 64;
 /// `changed` is raised by `BEGUN` when a change begins, and by `ENDED` when the change ends.
 const BEGUN: u64 = 1;
@@ -108,7 +108,7 @@ impl Debts {
         self.entry(0)
     }
 
-    /// The debt of a file, or `None` if the file has no entry.
+    /// The debt of a file, or `None` if the file has no entry and does not share entry 0.
     pub fn known(&self, file: Identity) -> Option<Debt<'_>> {
         let hash = hash(file);
         let entries = places(hash).map(|place| self.entry(place));

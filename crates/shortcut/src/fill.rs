@@ -97,8 +97,8 @@ mod tests {
             assert_eq!(fill(&other).unwrap(), 0, "a file whose writes append must not be filled");
             drop(other);
             let file = open(false);
-            // A process that another test starts has the closed files open, too, from its fork to
-            // its exec. So the test tries again.
+            // Another test may start a process. From its fork to its exec, this process still has
+            // the files open that are closed here. So the test tries again.
             let begin = Instant::now();
             let filled = loop {
                 let filled = fill(&file).unwrap();

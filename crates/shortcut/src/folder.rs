@@ -1,5 +1,5 @@
 //! The folder of the stages. It is in memory. Appended bytes in a stage outlive the program and its
-//! keeper, until the machine stops.
+//! keeper, but are lost when the machine stops.
 //!
 //! A process that uses a stage has the stage's file locked (`F_SETLK`; a forked child does not
 //! inherit this lock). A stage that no process has locked is left over, and the next keeper mends
@@ -235,10 +235,13 @@ impl Staged {
         Ok((path, mended))
     }
 
-    /// Removes the stage of a log whose records say where the log ends, if the log's file is gone
-    /// for good. A database that was opened without the short path removes such a file when it no
-    /// longer needs the log. Returns whether the stage was removed. The log's folder must exist,
-    /// because otherwise the file may come back when its file system is mounted.
+    /// Removes the stage of a log whose file [`mend`](Self::mend) has not found, if the file is
+    /// gone for good. Returns whether the stage was removed.
+    ///
+    /// The file counts as gone for good if the log's records say where the log ends, and if the
+    /// log's folder exists. A database that was opened without the short path removes such a file
+    /// when it no longer needs the log. Without the folder, the file may come back when its file
+    /// system is mounted.
     ///
     /// # Errors
     /// If the stage can't be removed.

@@ -48,8 +48,8 @@ impl Guard {
         // In a process group of its own, the guard gets no signals from a terminal.
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
-        // This function does not wait for the guard's end, because the keeper waits for all its
-        // children in the end.
+        // This function does not reap the guard, because the keeper's process reaps all its
+        // children before it ends.
         command.spawn()?;
         Ok(Self { socket })
     }

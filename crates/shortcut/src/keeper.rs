@@ -186,7 +186,7 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-        // If a process opens a leased file from now on, the signal wakes the next turn.
+        // If a process opens a leased file from now on, the signal ends the wait of the next turn.
         if !is_planted("wake-lost") {
             drain(wake);
         }
@@ -394,7 +394,8 @@ impl Keeper {
         log.lease = None;
     }
 
-    /// Reports each message about a path once, because a program may open a file many times.
+    /// Reports a message about a path, unless the last message about the path was the same. A
+    /// program may open a file many times.
     fn say_once(&mut self, path: &Path, what: String) {
         if self.said.get(path) == Some(&what) {
             return;

@@ -3,8 +3,9 @@
 //! A program makes a record of its log durable by `write` and `fdatasync`. If the file grows, the
 //! file system must also make metadata durable, and this takes most of the time. If the file
 //! already has zeros in the record's place, only the data changes. Then one direct write suffices,
-//! which is durable when it returns (`O_DIRECT`, `RWF_DSYNC`). Exitos (ICCD 2026) does the same
-//! above the file system. Exitos also has a part below the file system; this crate has none.
+//! which is durable when it returns (`O_DIRECT`, `RWF_DSYNC`). This is the *short way*. Exitos
+//! (ICCD 2026) does the same above the file system. Exitos also has a part below the file system;
+//! this crate has none.
 //!
 //! [`LogFile`] is a log that is written this way, and [`repair`] mends such a log after a power
 //! cut. [`WholeFile`] is a file that is written in another way: in whole blocks, by several

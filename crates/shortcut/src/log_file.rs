@@ -39,8 +39,8 @@ const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
 /// A log file, and the bytes that were appended to it.
 ///
-/// After the first failure of a write or flush, every later call fails too, because nobody knows
-/// what the disk holds.
+/// After the first failed write of the log's bytes, and after the first failed flush, every later
+/// write and sync fails too, because nobody knows what the disk holds.
 #[derive(Debug)]
 pub struct LogFile<F: AsFd = File> {
     pub(crate) file: F,
@@ -131,7 +131,7 @@ impl<F: AsFd> LogFile<F> {
     /// then sync the file.
     ///
     /// # Errors
-    /// If a write or flush fails. All later calls then fail too.
+    /// If a write or flush fails. All later writes and syncs then fail too.
     pub fn sync(&self) -> io::Result<bool> {
         let end = {
             let staged = self.stage.staged()?;

@@ -47,7 +47,7 @@ impl<F: AsFd> LogFile<F> {
     /// # Errors
     /// If the file can't be made longer, for example because the disk is full. None of the bytes
     /// was written then, and later calls may succeed. Also if any other write or a flush fails, or
-    /// has failed before. All later calls then fail too.
+    /// has failed before. All later writes and syncs then fail too.
     pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
         self.append_vectored(&[IoSlice::new(bytes)])
     }
@@ -65,7 +65,7 @@ impl<F: AsFd> LogFile<F> {
     ///
     /// # Errors
     /// Those of [`append`](Self::append). Also if the file's bytes around the new bytes can't be
-    /// read; all later calls then fail too.
+    /// read; all later writes and syncs then fail too.
     pub fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Written> {
         self.put(pieces, Place::Offset(offset))
     }
@@ -174,7 +174,7 @@ impl<F: AsFd> LogFile<F> {
     }
 }
 
-/// Notes a failure, after which all later calls fail too.
+/// Notes a failure, after which all later writes and syncs fail too.
 fn failed(staged: &mut Staged<'_>, error: Errno) -> io::Error {
     staged.set_failed(error);
     error.into()

@@ -15,8 +15,8 @@ impl<F: AsFd> LogFile<F> {
     /// are durable or not. Returns the number of bytes, or `None` if the file is not taken.
     ///
     /// # Errors
-    /// If the bytes can't be read, or if staged bytes had to be written first and that write
-    /// failed.
+    /// If the file is not open for reading, if the bytes can't be read, or if staged bytes had to
+    /// be written first and that write failed.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         {
             let staged = self.stage.staged()?;

@@ -211,9 +211,9 @@ fn preload(library: &Path, others: Option<&OsStr>) -> io::Result<OsString> {
     Ok(value)
 }
 
-/// The children of this process: processes whose own parent has ended. These processes pass signals
-/// on to their own children. If the kernel does not list the children of this process, returns the
-/// processes that have asked the keeper for files.
+/// The children of this process: processes whose own parent has ended. They pass signals on to
+/// their own children. The guard is a child, too, but ignores the signals. If the kernel does not
+/// list the children of this process, returns the processes that have asked the keeper for files.
 fn children(keeper: &Keeper) -> Vec<Pid> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let texts =

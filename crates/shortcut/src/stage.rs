@@ -39,7 +39,7 @@ const PARTS: [usize; 3] = [1 + STAGE_LBAS, STAGE_LBAS, 0];
 #[derive(Clone, Debug)]
 pub struct Stage {
     memory: Arc<SharedMemory>,
-    /// How long this process waits for a lock of another process; `None` if without a limit.
+    /// How long this process waits for a lock of another process; `None` means without a limit.
     patience: Option<Duration>,
 }
 

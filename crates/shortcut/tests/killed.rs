@@ -134,8 +134,8 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     let inode = std::os::unix::fs::MetadataExt::ino(&log.file().metadata().unwrap());
     drop(log);
     fs::remove_file(&path).unwrap();
-    // One of the next files gets the inode number. This may take several tries, because a process
-    // that another test starts has the removed file open, too, from its fork to its exec.
+    // One of the next files gets the inode number. This may take several tries, because another
+    // test may start a process. From its fork to its exec, that process has the removed file open.
     let begin = Instant::now();
     let paths: Vec<_> =
         (0..200).map(|number| folder.path().join(format!("later-{number}"))).collect();
@@ -249,7 +249,8 @@ fn a_stage_can_be_used_again() {
     }
 }
 
-/// A write that writes only a part of its bytes counts as failed, and all later calls fail too.
+/// A write that writes only a part of its bytes counts as failed, and all later writes and syncs
+/// fail too.
 #[test]
 fn a_short_write_is_a_failure_that_stays() {
     const NAME: &str = "a_short_write_is_a_failure_that_stays";

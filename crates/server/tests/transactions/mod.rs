@@ -121,7 +121,7 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
 }
 
 /// If the database of a watched key is swapped with another database, the swap counts as a change
-/// of the key, unless the key is alive in neither database.
+/// of the key if at least one of the two databases has the key, and the key has not expired there.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];

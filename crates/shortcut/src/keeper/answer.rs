@@ -51,8 +51,8 @@ impl Keeper {
                 if let Some(said) = self.table.as_mut().and_then(say) {
                     self.say_of(&path, &said);
                 }
-                // After the answer, the process opens the file once more. It must not have to wait
-                // for this process, which therefore closes the file first.
+                // After the answer, the process opens the file once more. That open must not have
+                // to wait for the keeper, so the keeper closes the file before it answers.
                 drop(file);
                 self.send(process, &Message::Done(NO_LOG));
             }
