@@ -154,7 +154,7 @@ impl<F> Command<F> {
     }
 }
 
-/// A row without keys and documentation.
+/// A row without keys or documentation.
 pub(crate) const fn row(
     name: &'static str,
     arity: i32,

@@ -131,7 +131,7 @@ fn memory_stays_below_its_limit_and_only_those_go_that_may() {
         assert_eq!(persistent.count() == 0, is_volatile, "{name}");
         for db in 0..2 {
             let of_this = pair.evicted.iter().filter(|(of, _)| *of == db).count();
-            assert!(of_this > pair.evicted.len() / 4, "{name}: {of_this} of db {db}");
+            assert!(of_this > pair.evicted.len() / 4, "{name}: {of_this} evicted in db {db}");
             assert!(contents(&pair.live.keyspace, db) == contents(&pair.replayed, db), "{name}");
         }
     }

@@ -1,7 +1,7 @@
 //! `DUMP`: replies with a value as bytes that `RESTORE` accepts, in this program and in Redis.
 //!
 //! ```text
-//! | type: u8 | value, as in an RDB file ... | version of RDB: u16 | CRC-64 of all before: u64 |
+//! | type: u8 | value, as in an RDB file ... | version of RDB: u16 | CRC-64 of all this: u64 |
 //! ```
 //!
 //! Integers are little-endian. (`createDumpPayload` in `cluster.c` of Redis.)

@@ -240,8 +240,9 @@ impl<'a> Context<'a> {
     }
 
     /// Inserts a key with a value, the way in which the value was written, an expiry, and a last
-    /// use. The key must not exist. `found` tells whether the key counts as new. A key does not
-    /// count as new if the command has just deleted it in order to replace its value.
+    /// use. The key must not exist. It counts as new if `found` has no place. A command that has
+    /// just deleted the key passes `found` as it was before, or as [`deleted`](Found::deleted) if
+    /// the key counts as new in Redis.
     pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,

@@ -1,14 +1,14 @@
 //! A large collection: a tree of shared nodes over packed leaves.
 //!
 //! ```text
-//! Tree ─► branch: up to 32 children ─► ... ─► leaf: elements, packed, about 1 to 2 KiB
+//! Tree ─► branch: up to 32 children ─► ... ─► leaf: elements, packed, about 1 to 4 KiB
 //!             │ for each child: a summary of the elements below it, Arc of the node
 //!             │ for all children together: the memory of the nodes below
 //! ```
 //!
 //! The tree is persistent: a clone shares all nodes with its original. A write to either of the two
-//! then copies the shared nodes on the way to the element: one leaf, and branches of about 32
-//! pointers each. A node that is not shared is changed in place. A write splits or merges at most
+//! then copies the shared nodes on the way to the element: one leaf, and branches of up to 32
+//! children each. A node that is not shared is changed in place. A write splits or merges at most
 //! one node of each level. So the cost of a write hardly depends on the count of elements.
 //!
 //! The tree knows neither what its elements are nor how they are ordered. A [`Leaf`] packs elements
