@@ -55,7 +55,7 @@ statuses! {
     SGL_TYPE_INVALID = 0, 0x11, "SGL descriptor type invalid";
     /// A data descriptor has an offset beyond the capsule.
     SGL_OFFSET_INVALID = 0, 0x16, "SGL offset invalid";
-    /// The host's identifier is not the one that the host gave before.
+    /// Host identifiers of 64 bits and of 128 bits are in use at the same time.
     HOST_ID_INCONSISTENT = 0, 0x18, "host identifier inconsistent format";
     /// The keep alive timer ran out.
     KEEP_ALIVE_EXPIRED = 0, 0x19, "keep alive timer expired";

@@ -30,8 +30,8 @@ use rustix::io::ReadWriteFlags;
 use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
-/// Number of bytes in each log before the measurement. The keeper adds the same number of zeros
-/// ahead, and no more until half of these zeros are used.
+/// Number of bytes in each log before the measurement, except on the rung *preload, from empty*. The
+/// keeper adds the same number of zeros ahead, and no more until half of these zeros are used.
 const BEFORE: usize = 8 << 20;
 /// Numbers of durable appends in each round, and while the kernel's functions are counted.
 const WRITES: usize = 200;
@@ -190,8 +190,8 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
-        // Meanwhile, the keeper fills the log with zeros ahead. The logs of the two rungs above are
-        // filled before the measurement, too.
+        // Meanwhile, the keeper fills the log with zeros ahead. On the rungs `ZEROED` and `DIRECT`,
+        // the log was filled before the measurement, too.
         PRELOAD => std::thread::sleep(Duration::from_millis(300)),
         _ => {}
     }

@@ -254,7 +254,7 @@ fn nobody_waits_within_a_transaction() {
     });
 }
 
-/// Sends requests that wait for the end of a pause for writes. Then `count` clients wait.
+/// Sends requests that wait for the end of a pause for writes. Returns once `count` clients wait.
 fn postpone(client: &mut Client, requests: &[&[&str]], observer: &mut Client, count: &str) {
     send_all(client, requests);
     until("the client does not wait", || info(observer, "blocked_clients") == count);
