@@ -30,8 +30,8 @@ use rustix::io::ReadWriteFlags;
 use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
-/// Number of bytes in each log before the measurement, except on the rung *preload, from empty*. The
-/// keeper adds the same number of zeros ahead, and no more until half of these zeros are used.
+/// Number of bytes in each log before the measurement, except on the rung *preload, from empty*.
+/// The keeper adds the same number of zeros ahead, and no more until half of these zeros are used.
 const BEFORE: usize = 8 << 20;
 /// Numbers of durable appends in each round, and while the kernel's functions are counted.
 const WRITES: usize = 200;

@@ -80,8 +80,9 @@ impl Notes {
         Ok(Note { path, _lock: file })
     }
 
-    /// Cuts the zeros off every noted log that no process keeps, and removes the log's note.
-    /// Reports each cut and each failure by `say`.
+    /// Cuts the zeros off every noted log that no process keeps, and removes the log's note. The
+    /// note stays if the cut fails but may succeed later. Reports each cut and each failure by
+    /// `say`.
     ///
     /// # Errors
     /// If the folder can't be read, or a note can't be removed.
