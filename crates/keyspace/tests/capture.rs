@@ -209,7 +209,7 @@ fn large_values_are_captured_before_they_are_changed() {
             driver.keyspace.begin_capture(CaptureKind::PointInTime);
             let expected = contents(&driver.keyspace);
             driver.run(change);
-            // A key that one command has changed can be changed again.
+            // Further changes of the same keys must not affect what is captured.
             for db in [0, 1] {
                 driver.db = DbIndex(db);
                 driver.run(&["APPEND", "k", "again"]);

@@ -1,4 +1,4 @@
-//! The forms of stored results, and of collections that are loaded from a snapshot.
+//! The encodings of stored results, and of collections that are loaded from a snapshot.
 
 #[expect(dead_code, reason = "other tests use the rest")]
 mod common;

@@ -261,7 +261,7 @@ fn mend(folder: &Folder, say: impl Fn(&str)) -> io::Result<()> {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => say(&format!(
                 "{}: can't be mended: the file is not there, nor in its folder under another name; \
-                 the bytes that it lacks are in {}; remove that if the file is gone for good",
+                 the bytes that it lacks are in {}; remove that file if the log is gone for good",
                 staged.path.display(),
                 staged.stage_path().display()
             )),

@@ -14,7 +14,7 @@ use crate::fill::fill;
 use crate::{Folder, Probe, Space};
 
 const SUFFIX: &str = "debts";
-const DIRECT: &str = "left to the kernel: the program itself writes it directly";
+const DIRECT: &str = "left to the kernel: the program itself uses direct I/O";
 
 /// The table of debts of the processes of one keeper.
 #[derive(Debug)]

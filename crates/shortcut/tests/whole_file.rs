@@ -99,7 +99,7 @@ fn what_is_written_is_durable_at_once() {
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));
         assert_eq!(write(&whole, &one, 0), Some(BLOCK));
-        // A sync of more than the data always calls the kernel.
+        // A sync that also covers the metadata (fsync) always calls the kernel.
         assert!(is_synced_by_kernel(&whole, true));
     });
 }

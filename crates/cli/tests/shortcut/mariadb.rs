@@ -118,7 +118,7 @@ fn a_log_that_is_written_directly_is_filled_and_left_to_the_server() {
     mariadb.wait();
     run(mariadb.client(), "create database t; create table t.a (c int, n int) engine=innodb");
     let said = place.said();
-    let left = "ib_logfile0: left to the kernel: the program itself writes it directly\n";
+    let left = "ib_logfile0: left to the kernel: the program itself uses direct I/O\n";
     assert_eq!(said.matches(left).count(), 1, "{said}");
     assert!(place.status().contains(" 0 writes went the short way"), "{}", place.status());
     assert_eq!(probed(), 0);
