@@ -69,7 +69,7 @@ impl Sgl {
         Self { address: 0, length, identifier: Self::TRANSPORT }
     }
 
-    /// Where the descriptor says that the data is.
+    /// Where the data is, according to the descriptor.
     pub const fn kind(&self) -> SglKind {
         match self.identifier {
             Self::IN_CAPSULE => SglKind::InCapsule { offset: self.address },
@@ -200,14 +200,15 @@ impl Command {
 /// specification 2.1, 8.1.8.
 pub const DIRECTIVE_DATA_PLACEMENT: u32 = 2;
 
-/// What dwords 12 and 13 of a write say, apart from its length. Source: NVM command set 1.1, 3.3.6.
+/// What dwords 12 and 13 of a write say, apart from the number of blocks. Source: NVM command set
+/// 1.1, 3.3.6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
     /// Force unit access: the write completes only when its data is on stable media.
     pub fua: bool,
     /// Only in Write Zeroes: the blocks may be deallocated.
     pub deallocate: bool,
-    /// What to check, or to generate, of the protection information.
+    /// Which protection information to check or to generate (PRINFO).
     pub protection: u8,
     /// The directive type: 0 is none, 2 is data placement.
     pub directive: u32,

@@ -46,7 +46,7 @@ pub const FDPA_VALID: u8 = 1 << 7;
 layout! {
     /// A reclaim unit handle in a configuration. Source: base specification 2.1, figure 281.
     pub struct HandleDescriptor [4] {
-        /// How data of this handle is isolated: 1 is initially, 2 is persistently.
+        /// Type: 1 is initially isolated, 2 is persistently isolated.
         ruht: u8 = 0,
     }
 }

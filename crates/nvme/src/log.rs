@@ -112,7 +112,7 @@ layout! {
         nsid: u32 = 24,
         /// The log page of the vendor that has more about the error.
         vendor_page: u8 = 28,
-        /// The transport, if the error is one of the transport: 3 is TCP.
+        /// The transport that a transport error belongs to: 3 is TCP.
         trtype: u8 = 29,
         /// Further data, which depends on the command.
         command_specific: u64 = 32,
