@@ -193,8 +193,8 @@ impl Db {
         self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
-    /// Must be called before an entry is copied to another key, because a fuzzy capture then takes
-    /// the entry.
+    /// Must be called before an entry is copied to another key, so that a fuzzy capture takes the
+    /// entry.
     pub(crate) fn before_copy(&mut self, spot: Spot, displaced: &mut Displaced) {
         displaced.capture.before_copy(self.number, &mut self.table, spot);
     }

@@ -107,7 +107,7 @@ struct TouchedItem {
     /// Whether the change has created the key.
     is_new: bool,
     event: Option<Event>,
-    /// `None` stands for the whole database. An event has no hash.
+    /// `None` stands for the whole database. In an item that is only an event, the hash is 0.
     key: Option<(u64, EffectArg)>,
 }
 

@@ -216,8 +216,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// An owned copy of the value at a key. Thanks to the copy, the log record may name the key
-    /// instead of containing the value.
+    /// An owned copy of the value at a key. A fuzzy capture takes the entry first, so the log
+    /// record may name the key instead of containing the value.
     pub(crate) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, displaced) = self.db_and_displaced(found.db);

@@ -106,7 +106,7 @@ enum Stage {
     Reading(Box<FileReader<Bytes>>, Option<Incoming>),
 }
 
-/// Why the command ends with a step.
+/// Why the command ends after a step.
 enum Stop {
     /// The error to reply with.
     Refused(&'static str),

@@ -87,8 +87,8 @@ layout! {
 }
 
 impl TermReq {
-    /// Appends the PDU, with the first bytes of the PDU that was wrong. `kind` says whether it
-    /// comes from a host or from a controller.
+    /// Appends the PDU, with the first bytes of the PDU that was wrong. `kind` says whether the
+    /// request comes from a host or from a controller.
     pub fn push(out: &mut Vec<u8>, kind: Kind, error: PduError, wrong: &[u8]) {
         let wrong = &wrong[..wrong.len().min(TERM_DATA_SIZE_MAX)];
         let term = Self { fes: error.fes as u16, fei: error.fei };

@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::common::{BACK_ENDS, Client, encode, until};
 pub(crate) use world::World;
 
-/// Runs a check on a server whose log can be held back, over both back ends.
+/// Runs a check on a server whose log can be held back, with each back end.
 pub(crate) fn held(directives: &str, check: impl Fn(&mut World)) {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();
