@@ -94,8 +94,8 @@ impl fmt::Display for Refusal {
                  place on the disk yet",
             ),
             Self::Ageless => f.write_str(
-                "the file system does not say when the file was made (ext4 with small inodes), so after \
-                 a crash, it could be mistaken for another file",
+                "the file system does not say when the file was made (ext4 with small inodes), so \
+                 after a crash, it could be mistaken for another file",
             ),
             Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
             Self::Cached => f.write_str(
