@@ -317,8 +317,8 @@ impl KeySpec {
         self.flags.split_whitespace()
     }
 
-    /// Which arguments of a request these keys are. `None` if an argument counts the keys and is
-    /// not an integer of at least 1, or if fewer arguments follow it.
+    /// Which arguments of a request these keys are. `None` if an argument counts the keys, but is
+    /// less than 1, is not an integer, or is more than the number of arguments after it.
     pub fn range_in(&self, args: Args<'_>) -> Option<KeyRange> {
         if self.is_counted { self.counted(args) } else { Some(self.range()) }
     }

@@ -13,8 +13,8 @@
 //! must overwrite it in place, block by block.
 //!
 //! The words of this crate: a file is *taken* while it is written the short way. It is *given
-//! back*, or *released*, when the kernel writes it again. Bytes that were appended but are not in
-//! the file yet are in the *stage*, which is memory that processes share. The *keeper* is the
+//! back*, or *released*, when the kernel writes it again. The *stage* is memory that processes
+//! share. It has the bytes that were appended but are not in the file yet. The *keeper* is the
 //! process that fills taken files with zeros ahead, and mends the file of a process that was
 //! killed.
 

@@ -89,9 +89,10 @@ impl Staged<'_> {
     }
 
     /// Whether the file is as the short way left it. The check begins at the block in which the
-    /// written bytes end. From there, the file must have the staged bytes, and then bytes that were
-    /// loaded from the file, or zeros, except where a write was in flight. Earlier staged bytes are
-    /// not checked, because the kill may have come while they were being moved.
+    /// written bytes end. From there, the file must have the staged bytes, then the bytes that the
+    /// stage has loaded from it, and zeros after the log. Where a write was in flight, the file may
+    /// still have its old bytes. Earlier staged bytes are not checked, because the kill may have
+    /// come while they were being moved.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {

@@ -14,7 +14,7 @@
 //!   after the end of the log. After that block, the memory may hold anything.
 //! * *writing*: only the process that holds this part's lock writes to the file. The part has room
 //!   for a copy of the bytes that are being written, so that others can append meanwhile.
-//! * *keeper*: the keeper of the log holds this part for as long as the keeper lives.
+//! * *keeper*: the keeper of the log holds this part until the keeper ends.
 //!
 //! `staged.rs` describes the header.
 

@@ -277,9 +277,9 @@ impl<'a> Staged<'a> {
         self.get(IS_APPEND) != 0
     }
 
-    /// Whether the keeper must be told of an append. It must if it does not look at the log by
-    /// itself, or if the log needs the keeper's work (`is_urgent`). The keeper is told once of each
-    /// of the two reasons.
+    /// Whether the keeper must be told of an append: because it does not look at the log by itself,
+    /// or because the log needs the keeper's work (`is_urgent`). For each of the two reasons, the
+    /// keeper is told only once.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };

@@ -41,9 +41,9 @@ const HARMLESS: [Errno; 9] = [
     Errno::AGAIN,
 ];
 
-/// At most this many writes go the short way before the next sync. If a program writes more without
-/// a sync, it writes much at once, or its commits do not wait for the disk. Then its writes should
-/// not wait for the disk either.
+/// At most this many writes go the short way before the next sync. A program that writes more
+/// without a sync either writes much at once, or does not wait for the disk when it commits. Then
+/// its writes should not wait for the disk either.
 const UNSYNCED_MAX: u32 = 8;
 /// The largest number of extents that are looked up at once.
 const EXTENTS_MAX: usize = 128;

@@ -75,9 +75,8 @@ pub enum CaptureKind {
     #[default]
     PointInTime,
     /// Every entry as it was when the capture began, except entries that were deleted or
-    /// overwritten as a whole before they were taken. If the log that was written during the
-    /// capture is replayed on top of the captured entries, the result is the data set as of the
-    /// capture's end.
+    /// overwritten as a whole before they were taken. To get the data set as of the capture's end,
+    /// replay the log of the capture on top of the captured entries.
     Fuzzy,
 }
 

@@ -33,8 +33,8 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Passes the string to `look` as an argument. If the string is an integer, its digits live
-    /// only as long as the call.
+    /// Passes the string to `look` as an argument. If the string is an integer, its digits exist
+    /// only during the call.
     pub fn with_arg<R>(self, look: impl FnOnce(Arg<'_>) -> R) -> R {
         match self {
             Element::Integer(value) => {
