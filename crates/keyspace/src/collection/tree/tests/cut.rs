@@ -110,8 +110,8 @@ fn cuts_and_joins_leave_no_small_leaf() {
 }
 
 /// A cut or a join may copy only the leaves where the trees are cut or joined. If it copied all
-/// leaves, its time would grow with the number of elements, and the memory would double while a
-/// capture is alive.
+/// leaves, its time would grow with the number of elements, and the memory would double during a
+/// capture.
 #[test]
 fn leaves_away_from_the_cut_stay_shared() {
     let mut tree = of_numbers(0..100_000);
