@@ -113,7 +113,7 @@ pub(crate) fn is_own(descriptor: c_int) -> bool {
 }
 
 /// Called when the program has opened a log for writing. Asks the keeper to take the log. If the
-/// keeper dies meanwhile, the file gets `flags` back.
+/// keeper dies meanwhile, the file's flags are set to `flags` again.
 pub(crate) fn opened(descriptor: c_int, flags: c_int, kind: Kind) {
     if (descriptor as usize) < DESCRIPTORS {
         // If the keeper can't take the file, the kernel writes the file, and the keeper has
@@ -176,8 +176,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
     }
 }
 
-/// Cuts a file to `size` if all bytes after that are zeros. Bytes that are not zeros stay, because
-/// another process may have appended them.
+/// Truncates a file to `size` if all bytes after that are zeros. Bytes that are not zeros stay,
+/// because another process may have appended them.
 fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
     // The file is opened again for reading, because the program's descriptor may be for writing
     // only.
@@ -355,7 +355,7 @@ impl Using {
         }
     }
 
-    /// Reads bytes from the file by `read`. If the file is not taken, lets the kernel read them.
+    /// Reads bytes from the file with `read`. If the file is not taken, lets the kernel read them.
     pub(crate) fn read(
         &self,
         read: impl Fn(&LogFile<OwnedFd>) -> io::Result<Option<usize>>,

@@ -3,6 +3,8 @@
 //! These files share the table of descriptors with the logs. In that table, their numbers begin
 //! after those of the logs. This module uses no locks. So a forked child can go on, whatever the
 //! threads of its parent were doing.
+//!
+//! A file has a *debt* while it has changes that only the kernel can make durable.
 
 #![expect(unsafe_code, reason = "files are shared by threads that may close them")]
 

@@ -16,7 +16,7 @@ pub(crate) const COUNT_UNKNOWN: u16 = u16::MAX;
 pub(crate) const CUT: &str = "an element of a listpack or ziplist is cut off";
 
 /// Reads the elements of a listpack or of a ziplist. Between two reads, a value of this type keeps
-/// the facts about the last element that the next read needs.
+/// what the next read must know about the last element.
 pub(crate) trait Elements: Default {
     /// Size in bytes of the header, which is in front of the first element.
     const HEADER_SIZE: usize;

@@ -11,7 +11,8 @@ use crate::lzf::decompress;
 /// Limit of the bytes of one read from the reader.
 const BUFFER_SIZE: usize = 128 * 1024;
 /// Limit of the bytes of a string that is read whole, such as an element, a key or a packed
-/// collection. Redis makes no larger listpack. By default, Redis allows no longer string, either.
+/// collection. Redis makes no listpack that is larger. By default, it also refuses a string that is
+/// longer.
 pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 
 /// Reads from `R` in large pieces.

@@ -1,4 +1,4 @@
-//! Calls that seek in a file, cut, allocate, map or copy a file, ask for a file's size, advise the
+//! Calls that seek in a file, truncate, allocate, map or copy a file, ask for a file's size, advise the
 //! kernel about a file, or sync all files.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
@@ -17,8 +17,8 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // If a log is taken, this library knows the log's position and end. Then these two calls do not
-    // need the kernel.
+    // If a log is taken, this library knows the log's position and end. So it can answer these two
+    // kinds of calls without the kernel.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -34,7 +34,7 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Cuts the file that a path names. If the file is a taken log, the kernel first breaks the log's
+/// Truncates the file that a path names. If the file is a taken log, the kernel first breaks the log's
 /// lease, so the keeper gives the log back.
 ///
 /// # Safety

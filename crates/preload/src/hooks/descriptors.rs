@@ -23,7 +23,7 @@ pub(super) fn hand_on(fd: c_int) {
     whole_files::owe_for_good(fd);
 }
 
-/// Closes a descriptor by `next`. If some bytes of a log could not be made durable, returns the
+/// Closes a descriptor with `next`. If some bytes of a log could not be made durable, returns the
 /// error as close(2) does.
 fn close_by(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let left = close_log(fd);

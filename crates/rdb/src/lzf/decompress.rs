@@ -87,8 +87,8 @@ pub(crate) fn decode(
     Ok(Progress { read, written })
 }
 
-/// Copies the `size` bytes that begin `distance` bytes before `at` to `at`. The result is that of a
-/// copy byte by byte: if the two ranges overlap, the first `distance` bytes repeat.
+/// Copies `size` bytes to `at`, from the place that is `distance` bytes before `at`. The result is
+/// that of a copy byte by byte: if the two ranges overlap, the first `distance` bytes repeat.
 fn repeat(out: &mut [u8], at: usize, distance: usize, size: usize) {
     let from = at - distance;
     if distance == 1 {
