@@ -25,7 +25,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// A deallocation. It counts as a write of the bytes that a read of deallocated blocks returns.
+    /// A deallocation. It counts as a write that fills its blocks with [`DEALLOCATED`].
     pub(crate) fn deallocated(id: u64, space: usize, start: u64, end: u64) -> Self {
         let block: Block = Arc::new([DEALLOCATED; LBA_SIZE]);
         let data = vec![block; (end - start) as usize];

@@ -41,7 +41,7 @@ fn write(file: &Path, size: &str, round: u64) -> std::io::Result<()> {
     if round == 0 {
         (0..lbas).for_each(&mut write);
     }
-    // The drive makes a checkpoint when an eighth of its blocks were written. The journal is
+    // The drive makes a checkpoint each time an eighth of its blocks were written. The journal is
     // longest just before a checkpoint.
     for _ in 0..lbas / 8 * (round + 1) - round * 100 - 100 {
         write(random.below(lbas));

@@ -1,5 +1,5 @@
-//! Calls that seek in a file, truncate, allocate, map or copy a file, ask for a file's size, advise the
-//! kernel about a file, or sync all files.
+//! Calls that seek in a file, truncate, allocate, map or copy a file, ask for a file's size, advise
+//! the kernel about a file, or sync all files.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -34,8 +34,8 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-/// Truncates the file that a path names. If the file is a taken log, the kernel first breaks the log's
-/// lease, so the keeper gives the log back.
+/// Truncates the file that a path names. If the file is a taken log, the kernel first breaks the
+/// log's lease, so the keeper gives the log back.
 ///
 /// # Safety
 /// `path` is null or a C string.

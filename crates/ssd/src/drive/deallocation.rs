@@ -219,10 +219,10 @@ impl Shared {
         given
     }
 
-    /// Is called when an operation has moved its bytes. Meanwhile, another path may have
+    /// Called when an operation has moved its bytes. While it moved them, another path may have
     /// deallocated some of the operation's blocks. These blocks hold nothing, no matter whether the
     /// operation or the deallocation came first. So this removes the bytes that a write put there,
-    /// and a read returns bytes of the value `nothing` for these blocks.
+    /// and makes a read return bytes of the value `nothing` for these blocks.
     pub(super) fn settle(&self, begun: &mut StartedOp, nothing: u8) {
         let is_same = self.deallocations.load(Ordering::SeqCst) == begun.deallocations;
         if is_same || is_planted("late-bytes-stay") {

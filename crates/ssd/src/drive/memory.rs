@@ -25,9 +25,9 @@ impl EmulatedDrive {
 }
 
 impl Core {
-    /// Gives the blocks that were mapped into memory back to the drive, if `range` has one of them.
-    /// A host is about to change `range`, and the caller has checked that none of its blocks is
-    /// mapped now. So if the journal still notes a block of `range` as mapped, the whole mapped
+    /// If `range` has a block that was mapped into memory, gives all mapped blocks back to the
+    /// drive. A host is about to change `range`, and the caller has checked that none of its blocks
+    /// is mapped now. So if the journal still notes a block of `range` as mapped, the whole mapped
     /// range has been given up. This call then removes the note.
     pub(super) fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };

@@ -83,11 +83,11 @@ pub enum DataPlace {
     Temporary,
     /// In the file at this path, which is created if it is missing. The drive's configuration,
     /// mapping, counters and events are in a second file, the state file. The state file's name is
-    /// that of the data file with `.mapping` appended. However the process ends, the next process
-    /// that opens the drive finds the state that the last acknowledged operation left. Operations
-    /// that were still in flight may have taken effect, too. If the state file is missing or
-    /// damaged, all data in the data file counts as written by the first handle, in the order of
-    /// the blocks.
+    /// that of the data file with `.mapping` appended. No matter how the process ends, the next
+    /// process that opens the drive finds the state that the last acknowledged operation left.
+    /// Operations that were still in flight may have taken effect, too. If the state file is
+    /// missing or damaged, all data in the data file counts as written by the first handle, in the
+    /// order of the blocks.
     File(PathBuf),
     /// Nowhere. A written block reads as a pattern made from its address.
     Dropped,

@@ -59,7 +59,7 @@ const _: () =
 /// Half of the journal has room for at least this many entries, however small the drive is.
 const ENTRIES_MIN: u64 = 4096;
 
-/// A new process waits at most this long until a killed process has released the file.
+/// A new process waits at most this long for a killed process to release the file.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// The layout of a state file.
@@ -361,7 +361,7 @@ impl fmt::Debug for Store {
 impl Store {
     fn open(path: &Path, layout: Layout) -> Result<Self, OpenError> {
         // This process has locked the drive's data file by now. So if another process still has the
-        // state file locked, that process was killed, and has given back only the data file so far.
+        // state file locked, that process was killed, and has released only the data file so far.
         let begin = Instant::now();
         let image = loop {
             match ImageFile::open(path) {

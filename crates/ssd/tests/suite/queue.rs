@@ -53,8 +53,8 @@ fn what_is_begun_in_a_queue_is_on_the_drive() {
     assert_eq!(refused.result, Err(DeviceError::OutOfRange));
 }
 
-/// After a reset of its controller, a host may at once write blocks whose deallocation was still in
-/// flight.
+/// After a reset of its controller, a host may immediately write to blocks whose deallocation was
+/// still in flight.
 #[test]
 fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
     let latency = Duration::from_millis(5);

@@ -162,7 +162,8 @@ fn a_state_file_that_is_made_anew_is_the_drives_at_each_moment() {
     }
 }
 
-/// The data file gets its id last. Here, a folder keeps the new state file from its place.
+/// The data file gets its id last. Here, the new state file can't be put in place, because a folder
+/// is there.
 #[test]
 fn a_drive_has_no_id_before_it_has_a_state_file() {
     let folder = tempfile::tempdir().expect("a directory for the test");

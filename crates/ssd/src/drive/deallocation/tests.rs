@@ -44,7 +44,7 @@ fn bytes_that_arrive_after_a_deallocation_do_not_stay() {
     assert_eq!(bytes, [7, 0, 0, 7, 0]);
 }
 
-/// A block is deallocated. Before its space was given back, a write of the block begins. The write
+/// A block is deallocated. Before its space is given back, a write of the block begins. The write
 /// then fails, or its process is killed.
 #[test]
 fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
