@@ -27,7 +27,7 @@ use crate::open_logs::{self, DESCRIPTORS};
 /// How many descriptors this library may have in a process. The library's descriptors get the
 /// highest possible numbers, because a program may count on low numbers for its own descriptors.
 const DESCRIPTORS_OURS: i32 = 160;
-/// If a program's limit of descriptors is lower than this, its writes do not go the short way.
+/// If a program's limit on open descriptors is lower than this, its writes do not go the short way.
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
@@ -181,9 +181,9 @@ pub(crate) fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether the program has a low limit of descriptors, or any limit of file sizes. This library's
-/// descriptors could exceed the first limit. The zeros that the keeper writes after a log's end
-/// could exceed the second limit.
+/// Whether the program has a low limit on open descriptors, or any limit on the size of its files.
+/// This library's descriptors could exceed the first limit. The zeros that the keeper writes after
+/// a log's end could exceed the second limit.
 pub(crate) fn is_limited() -> bool {
     let files = getrlimit(Resource::Nofile).current;
     let bytes = getrlimit(Resource::Fsize).current;

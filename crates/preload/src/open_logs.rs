@@ -30,8 +30,8 @@ const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
 /// What each descriptor is for. Zero: nothing that concerns this library. `n + 1`, up to `LOGS`:
-/// the log in slot `n`. `LOGS + 1 + n`: the file of whole blocks in slot `n`. [`OWN`]: a descriptor
-/// of this library itself.
+/// the log in slot `n`. `LOGS + 1 + n`: the file in slot `n` of the files that are written in whole
+/// blocks. [`OWN`]: a descriptor of this library itself.
 pub(crate) static TABLE: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
 static SLOTS: [Slot; LOGS] = [const { Slot::new() }; LOGS];
 

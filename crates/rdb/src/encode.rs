@@ -110,7 +110,8 @@ impl Encoder {
     }
 
     /// Appends a string. If the string is the decimal form of an integer of 32 bits, writes the
-    /// integer. Otherwise, compresses the string if the encoder compresses and this saves enough.
+    /// integer. Otherwise, compresses the string if the encoder compresses strings and this saves
+    /// enough bytes.
     pub fn string(&mut self, string: &[u8]) {
         if string.len() <= INTEGER_SIZE_MAX
             && let Some(value) = canonical_i64(string).and_then(|value| i32::try_from(value).ok())
@@ -157,7 +158,7 @@ impl Encoder {
         }
     }
 
-    /// Appends a note about the file.
+    /// Appends a note about the file, which Redis calls an auxiliary field.
     pub fn aux(&mut self, name: &[u8], value: &[u8]) {
         self.out.push(opcode::AUX);
         self.string(name);

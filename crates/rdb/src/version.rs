@@ -281,7 +281,7 @@ pub mod opcode {
     pub const IDLE: u8 = 248;
     /// How often the next key is used: one byte, logarithmic.
     pub const FREQ: u8 = 249;
-    /// A note about the file: two strings.
+    /// A note about the file (an auxiliary field): two strings.
     pub const AUX: u8 = 250;
     /// How many keys this database has, and how many of them expire: two lengths.
     pub const RESIZE_DB: u8 = 251;

@@ -27,8 +27,8 @@ pub struct Faults {
     pub held: HashSet<(usize, u64)>,
     /// Flushes do not complete until the fault is lifted.
     pub holds_flushes: bool,
-    /// Kicked operations are handed to the disk only after this many polls or waits with a timeout.
-    /// A wait without a timeout hands them over at once.
+    /// After a [kick](slimio_device::Device::kick), operations are handed to the disk only after
+    /// this many polls or waits with a timeout. A wait without a timeout hands them over at once.
     pub untaken_polls: u32,
     /// There is no free space: spaces can't grow, and holes can't be written.
     pub full: bool,

@@ -18,14 +18,14 @@ const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
 /// because they are already direct or durable.
 const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
-/// Called when the program has opened a descriptor. If the file is a log or a file of whole blocks,
-/// and is open for writing, starts to serve the file the short way.
+/// Called when the program has opened a descriptor. If the file is open for writing, and is a log
+/// or a file that is written in whole blocks, starts to serve the file the short way.
 fn opened(descriptor: c_int, flags: c_int) -> c_int {
     let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
-        // A stream of libc may have closed an earlier file with this number. This library does not
-        // see that.
+        // A stream of libc may have closed an earlier file with the same descriptor number. This
+        // library does not see that.
         open_logs::close(descriptor);
         whole_files::close(descriptor);
         match meant(descriptor) {

@@ -28,7 +28,8 @@ const HEADER_SIZE: usize = 9;
 /// An item of a file. Items come in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A note about the file: which server wrote it, when, and so on.
+    /// A note about the file: which server wrote it, when, and so on. Redis calls this an auxiliary
+    /// field.
     Aux {
         /// The note's name, such as `redis-ver`.
         name: Vec<u8>,

@@ -5,8 +5,9 @@
 //! drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
 //! influence of the past decays at this rate, so the windows become more and more alike. The state
 //! counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ by at
-//! most [`CLOSE`], and they do not rise all the time or fall all the time. Then the WAF is measured over
-//! the next [`MEASURED`] windows, which have no part in that decision.
+//! most [`CLOSE`], and they neither rise from each window to the next, nor fall from each to the
+//! next. Then the WAF is measured over the next [`MEASURED`] windows, which have no part in that
+//! decision.
 
 use std::fmt;
 
