@@ -296,8 +296,8 @@ impl Using {
         log.as_ref().expect("a slot in the table has a log")
     }
 
-    /// Gives the file back if the keeper is dead. Otherwise, a process that opens the file would
-    /// wait for a long time, and nobody would mend the file.
+    /// Gives the file back if the keeper is dead. If the file stayed taken, a process that opens it
+    /// would wait for a long time, and nobody would mend the file.
     fn leave_if_alone(&self) {
         let file = &self.log().file;
         if !file.stage().is_kept() && !is_planted("keeper-not-missed") {

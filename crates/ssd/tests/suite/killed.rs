@@ -23,8 +23,8 @@ const NAME: &str = "killed::what_was_acknowledged_is_there_whenever_it_is_killed
 
 const ROUNDS: u64 = 40;
 /// In three of four rounds, the wait before the kill begins only after this many requests were
-/// acknowledged. Otherwise, on a busy machine, a process could be killed before it has done
-/// anything.
+/// acknowledged. Without such rounds, each process on a busy machine might be killed before it has
+/// done anything.
 const DONE_MIN: u64 = 150;
 
 fn options(file: &Path) -> DriveOptions {
