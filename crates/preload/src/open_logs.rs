@@ -239,9 +239,9 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
     released
 }
 
-/// Gives a log back for good. This function is called if the program uses the log in a way that
-/// only the kernel can serve, or hands the log to a process that does not know of the stage. If the
-/// log can't be given back, the next call on the log reports the failure.
+/// Gives a log back for good. This is done if the program uses the log in a way that only the
+/// kernel can serve. It is also done if the program hands the log to a process that does not know
+/// of the stage. If the log can't be given back, the next call on the log reports the failure.
 ///
 /// This function closes no descriptor, because that would drop the program's locks on the file
 /// (`F_SETLK`).
