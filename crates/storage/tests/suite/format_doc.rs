@@ -118,11 +118,11 @@ were taken later are free in the map, and nothing in them counts.
 The identity distinguishes the device from all others, even if the device's name changes. For an NVMe
 namespace, the identity is `nvme serial SERIAL namespace ID`. For another block device, the kernel reports
 a device-mapper uuid, a wwid or a serial number. The identity is the first of these that exists, with the
-number of the partition. Of the uuid of an encrypted device, the identity leaves out the name under which
-the device was opened. Files, including those of an emulated SSD, have no identity. Devices for which the
-kernel reports none of these values have no identity either. A volume whose stored identity differs from
-its device's identity is a copy. A copy is refused unless it is accepted. When a volume without an
-identity is opened, it takes the identity of its device.
+number of the partition. The uuid of an encrypted device ends with the name under which the device was
+opened, and the identity leaves out this name. Files, including those of an emulated SSD, have no
+identity. Devices for which the kernel reports none of these values have no identity either. A volume
+whose stored identity differs from its device's identity is a copy. A copy is refused unless it is
+accepted. When a volume without an identity is opened, it takes the identity of its device.
 
 ### Snapshot slots in the superblock
 
