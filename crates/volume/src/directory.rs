@@ -113,7 +113,7 @@ impl DirectoryMedia {
         // The unfinished start may have been killed before the directory's name was durable, so the
         // name is flushed here. The start may also have been killed before the contents of the
         // superblock's file were durable, so this file is flushed too. The file has the mark of an
-        // unfinished volume, and zeros over a volume that was to be replaced.
+        // unfinished volume, and zeros where the superblock of a volume to be replaced was.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
         }

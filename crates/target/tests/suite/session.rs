@@ -276,7 +276,7 @@ fn comparisons_wait_for_room_and_none_is_refused() {
     assert_eq!(asked(&mut io, now), []);
 }
 
-/// A discovery controller must end if its host is gone without a word.
+/// A discovery controller must end if its host disappears without closing the connection.
 #[test]
 fn a_discovery_controller_ends_when_no_command_comes() {
     let target = Target::start();
@@ -304,7 +304,7 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     assert!(!io.session.output().is_empty(), "an R2T waits to be sent");
     io.session.tick(later);
     assert!(!io.session.output().is_empty(), "the host is not cut off at once");
-    // A host that takes nothing must be cut off at last.
+    // A host that takes nothing must be cut off in the end.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
 }
