@@ -1,4 +1,4 @@
-//! The errors of starting, asking and stopping a server under test.
+//! The errors of starting, querying and stopping a server under test.
 
 use std::fmt;
 use std::io;

@@ -19,7 +19,7 @@ pub enum Entry {
         /// Whether this write was stable as soon as it was finished (FUA).
         durable: bool,
     },
-    /// A flush, which makes all writes stable that were finished before the flush.
+    /// A flush. After it, all writes that were finished before the flush are stable.
     Flush,
     /// A deallocation of a range, which reads as zeros from then on.
     Deallocate {

@@ -170,7 +170,7 @@ impl Shortcut {
             for group in 0..plan.groups.len() {
                 for turn in 0..ways.len() {
                     // The machine may get slower during a round. So every second round has the
-                    // reverse order, and no way is always the last of its round.
+                    // reverse order, and no measurement is always the last of its round.
                     let last = ways.len() - 1;
                     let (setting, is_short) = ways[if round % 2 == 0 { turn } else { last - turn }];
                     check_interrupt()?;

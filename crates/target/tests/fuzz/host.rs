@@ -54,7 +54,7 @@ const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// A host, and its state of the connection.
+/// A host, and the state of its connection.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) digests: Digests,
