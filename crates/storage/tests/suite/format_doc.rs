@@ -44,8 +44,8 @@ On a device there is one space of blocks:
 0                        1 MiB            65 MiB
 ```
 
-Log and snapshot slots are made of extents. Extents are equal pieces of the device. There are at most
-{extents}. No area has a fixed share of the device: an extent is a piece of the log, a piece of a slot, or
+Log and snapshot slots are made of extents. Extents are equal pieces of the device, at most {extents} of
+them. No area has a fixed share of the device: an extent is a piece of the log, a piece of a slot, or
 free, and the superblock says which. The length of an extent is at least 256 blocks (1 MiB). It is the
 smallest power of two for which the device has no more extents than the limit. Either a segment of the
 log has a whole number of extents, or an extent has a whole number of segments.
@@ -56,9 +56,9 @@ On a device, the mapped buffers are 64 MiB, and no block after them holds their 
 
 | version | what | opened by this program |
 |---|---|---|
-| 1 | before snapshots | no: export the data set with the program that made the volume, and import it with this program |
+| 1 | no snapshots | no: export the data set with the program that made the volume, and import it with this program |
 | 2 | files, or a device in four fixed shares | in files, yes; on a device, no: export the data set with the program that made the volume, make a new volume with `slimio format --force`, and import the data set |
-| 3 | a device in extents | yes; if the device reports an identity, the volume becomes one of version 4 |
+| 3 | a device in extents | yes; if the device reports an identity, the server stores it in the superblock |
 | 4 | a device in extents, with the identity of the device in the superblock | yes |
 | 5 | as 2, 3 or 4, but a snapshot may need some of the log after it | yes |
 | 6 | as 2 to 5, but chunks and records may hold values of every type | yes |
