@@ -196,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out a command whose data has come, and is in its buffer.
+    /// Carries out a command whose data has come and is in its buffer.
     fn execute_received(&mut self, number: u16, now: Instant) -> Result<(), Refusal> {
         let slot = self.slots.of(number);
         let length = slot.command.sgl.length as usize;
