@@ -18,8 +18,7 @@ use crate::error::{BenchError, Result};
 pub const LBA_SIZE: usize = 4096;
 /// Number of commands in flight, unless a measurement is about another number.
 pub const DEPTH: usize = 32;
-/// The largest number of operations that warm up the caches before the time of a measurement
-/// begins.
+/// The largest number of operations that warm up the caches before a measurement begins.
 const WARM_UP_MAX: u64 = 2000;
 
 /// The result of one measurement.
@@ -127,7 +126,7 @@ pub struct Extent {
 ///
 /// # Errors
 /// When the program does not start, or a command fails. When the write amplification in process
-/// differs from that over NVMe/TCP. When a kill puts a drive's counters back.
+/// differs from that over NVMe/TCP. When a drive's counters are lower after a kill than before.
 pub fn run(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     let mut text = String::from(
         "| timing | 4 KiB | in flight | in process | over NVMe/TCP | share | in process: p50, p99, \
@@ -211,7 +210,7 @@ fn restart(program: &Path, folder: &Path, size_mib: u64) -> Result<String> {
     let taken = start.elapsed();
     let after = OverTcp::connect(&served, Duration::ZERO)?.counters()?;
     if after.0 < before.0 || after.1 < before.1 {
-        let text = format!("a kill put the drive's counters back from {before:?} to {after:?}");
+        let text = format!("a kill set the drive's counters back from {before:?} to {after:?}");
         return Err(BenchError::Broken(text));
     }
     Ok(format!(

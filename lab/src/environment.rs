@@ -14,7 +14,7 @@ use crate::proc::CpuTime;
 
 /// Before a run, the machine's other load is watched for this long.
 pub const BUSY_LOOK: Duration = Duration::from_millis(500);
-/// If other work keeps more cores than this busy, the results are worth little.
+/// If other work keeps more than this number of cores busy, the results are worth little.
 const BUSY_CORES_MAX: f64 = 0.2;
 const UNKNOWN: &str = "unknown";
 

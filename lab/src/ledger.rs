@@ -11,9 +11,9 @@
 //! - every acknowledged write is there;
 //! - of the writes that a connection had in flight, those up to some point are there, and no later
 //!   write is there (because one connection's commands are executed in order, and a recovered state
-//!   is a prefix);
+//!   is a prefix of the log);
 //! - a `MULTI` … `EXEC`, an `MSET` or any other command is there whole or not at all;
-//! - all values and expiry times that are there were written by some client;
+//! - every value and every expiry time was written by some client;
 //! - if a client was shown a value before the death, the recovered state is at least as new as that
 //!   value.
 //!

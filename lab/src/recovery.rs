@@ -24,7 +24,7 @@ use crate::tree::tree_files;
 const READER_COUNT: usize = 8;
 /// Length in bytes of each read in the measurement of the device's own speed.
 const READ_SIZE: usize = 1 << 20;
-/// Alignment of buffers that direct I/O wants, in bytes.
+/// Alignment of buffers for direct I/O, in bytes.
 const ALIGNMENT: usize = 4096;
 
 /// Writes `key_count` keys, rewrites the log so that all of them are in a snapshot, kills the

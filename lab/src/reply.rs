@@ -42,8 +42,8 @@ pub enum Seen {
 pub struct ReplyReader {
     /// The start of a line that is not complete yet.
     line: Vec<u8>,
-    /// Number of bytes of the current string, with the end of line after it, that have not arrived
-    /// yet.
+    /// Number of bytes of the current string that have not arrived yet. The end of line after the
+    /// string is included.
     skip: usize,
     bulk_len: usize,
     mark: [u8; MARK_SIZE],

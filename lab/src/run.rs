@@ -160,7 +160,7 @@ pub fn fill(mix: &Mix, address: &Address, writer: &RequestWriter, seed: u64) -> 
 /// Sets keys `0..key_count` in order, as fast as possible; returns the report of this load.
 ///
 /// Rows are measured on a key range that is full, so that every read finds its key, and memory does
-/// not grow while the clock runs.
+/// not grow during the measurement.
 pub fn preload(
     address: &Address,
     key_count: u64,

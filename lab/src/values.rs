@@ -2,7 +2,7 @@
 //!
 //! A pool of bytes is made once: units of random bytes followed by filler. A compressor can save
 //! the filler and nothing else. A value is a piece of the pool that begins at a random byte. So two
-//! requests practically never send the same bytes, and nothing is generated while the clock runs.
+//! requests practically never send the same bytes, and nothing is generated during a measurement.
 
 use fastrand::Rng;
 

@@ -177,7 +177,7 @@ class Exchange(TestCase):
             self.assertIn(b"wrote 1 keys", done.stdout)
 
     def test_a_password_out_of_a_file(self):
-        """The password may have any bytes, and in the file any line end may follow it."""
+        """The password may consist of any bytes. In its file, any line ending may follow it."""
         server = Server()
         self.addCleanup(server.close)
         password, file = b"caf\xe9 \xff", self.path("password")

@@ -16,7 +16,7 @@ from harness.wait import until
 
 ROUNDS = 25
 COMMANDS_PER_ROUND = 60
-# Upper limit of a request that both servers read in one piece, without the request's head.
+# Both servers read a request below this size in one piece. The head of the request is not counted.
 READ_SIZE = 16_000
 # Upper limit of the bytes that an argument takes in addition to its text.
 ARGUMENT_HEAD_SIZE = 12

@@ -104,7 +104,7 @@ class MemoryLimits(TestCase):
         for client in clients:
             way(client)
         if way is half_a_request:
-            # The server does not reply to half a request, so the test asks for it in CLIENT LIST.
+            # The server does not reply to half a request, so the test looks for it in CLIENT LIST.
             until(lambda: self.large_requests(server) == count, what="half a request from each client")
         return clients
 

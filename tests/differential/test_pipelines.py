@@ -47,7 +47,7 @@ ODD = [
     b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
 ]
 
-WAITS_FOR_EVER = "stock closes a connection once the last reply is sent, so never if the client wants no replies"
+WAITS_FOR_EVER = "stock closes a connection when it has sent the last reply, so it never does if the client wants no replies"
 ENDS_AT_ZERO = "for stock, a line's text ends at a zero byte, so stock waits for the end of this line"
 HALF_A_REPLY = "stock announces the number of a transaction's replies, but does not send the one to CLIENT REPLY"
 # Each row has the bytes to send, the difference and its reason, our reply, and stock's reply.

@@ -152,7 +152,7 @@ class Requests:
 
     def of_sets(self, draw):
         """The rows of sets. The members of the set `s` are the names of the keys. The set `t` has
-        half of these members, and other members."""
+        half of these members, and an equal number of others."""
         many = self.of_many
         other = join(b"key:%d" % (n * 2) for n in range(self.count))
         both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]

@@ -19,7 +19,7 @@ VALUE = "x" * 3000
 NOBODY_ELSE = 54_321
 
 TRIES = 5
-# More seconds than a process takes to end if no write keeps it.
+# More seconds than a process takes to end if no write keeps it from ending.
 PATIENCE_SECONDS = 5
 
 

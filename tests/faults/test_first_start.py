@@ -130,8 +130,8 @@ class FirstStart(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class Tools(Killed):
-    """Tools make a volume by the same calls as a server, but a larger one. So a short run of the
-    tests kills at every fifth call only."""
+    """Tools make a volume by the same calls as a server, but the volume is larger. So a short run
+    of the tests kills at every fifth call only."""
 
     seconds = 100
 

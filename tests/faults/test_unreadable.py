@@ -171,8 +171,8 @@ class OnDevice(Unreadable, TestCase):
         self.image.spoil((self.start + start, self.start + end))
 
     def test_the_device_shrinks(self):
-        """The device becomes smaller, as a logical volume may. Then the mapped range is behind the
-        device's end."""
+        """The device becomes smaller, as a logical volume may. Then the mapped range reaches
+        beyond the device's end."""
         server = self.server()
         self.fill(server)
         self.image.shrink(self.start + MIB // 4)

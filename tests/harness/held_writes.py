@@ -9,7 +9,7 @@ import uuid
 from harness.loop_device import run
 from harness.wait import until
 
-# The kernel can't stop writes altogether. At this rate, no test lives long enough to see a write
+# The kernel can't stop writes altogether. At this rate, no test runs long enough to see a write
 # complete.
 BYTES_PER_SECOND = 1
 

@@ -52,8 +52,8 @@ class LoopDevice:
             test.skipTest(f"no loop device can be made: {getattr(error, 'stderr', error)}")
 
     def take_memory_away(self):
-        """Frees the memory behind the device, and uses this memory up, so that the device can store
-        nothing again.
+        """Frees the memory behind the device, and uses this memory up, so that the device can no
+        longer store anything.
 
         Writes from now on get an I/O error. Earlier contents read as zeros.
         """

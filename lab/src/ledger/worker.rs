@@ -117,7 +117,8 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // An error is ignored: the receiving thread has then already got a reason from another client.
+    // An error can be ignored: it means that the receiving thread already has a reason from another
+    // client.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {

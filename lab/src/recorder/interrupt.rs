@@ -25,7 +25,7 @@ pub(crate) fn heed() -> Result<()> {
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("handling signals")?;
     }
-    // If another thread was faster, `ASKED` keeps that thread's flag, which its handlers set.
+    // If another thread was faster, `ASKED` keeps the flag that the handlers of that thread set.
     drop(ASKED.set(asked));
     Ok(())
 }
