@@ -67,7 +67,7 @@ pub struct LedgerConfig {
     pub lives: u32,
     /// Number of concurrent clients.
     pub clients: usize,
-    /// A life ends after 1 to this many acknowledged units.
+    /// The largest number of acknowledged units after which a life ends. The number is random.
     pub units_per_life_max: u64,
     /// How lives end.
     pub death: Death,
@@ -87,9 +87,9 @@ pub struct LedgerReport {
     pub lives: u32,
     /// Units acknowledged.
     pub acknowledged: u64,
-    /// Units in flight at a death that were found after the restart.
+    /// Units that were in flight at a death, and were found after the restart.
     pub in_flight_kept: u64,
-    /// Units in flight at a death that were not found after the restart.
+    /// Units that were in flight at a death, and were not found after the restart.
     pub in_flight_gone: u64,
     /// Values that clients read from each other's keys.
     pub observed: u64,

@@ -61,8 +61,8 @@ pub struct LoadConfig {
     pub pipeline: usize,
     /// Closed or open loop.
     pub arrival: Arrival,
-    /// Whether to check that each value that is read has the length and key mark of the values that
-    /// this generator writes.
+    /// Whether to check each value that is read. The value must have the length and the key mark of
+    /// a value that this generator writes.
     pub check_values: bool,
     /// Source of every random choice.
     pub seed: u64,

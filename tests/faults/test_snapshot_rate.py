@@ -116,8 +116,8 @@ class SnapshotRate(TestCase):
         return is_running and info["snapshot_rate_limit_bytes"] == str(rate)
 
     def test_one_that_nobody_asked_for_takes_its_time_until_somebody_waits(self):
-        # A client whose request is refused while the snapshot runs also waits for the snapshot's
-        # end.
+        # A client whose request is refused because the snapshot runs counts as a waiting client,
+        # too.
         for request in (["BGREWRITEAOF"], ["BGSAVE"], ["BGSAVE", "SCHEDULE"]):
             with self.subTest(" ".join(request)):
                 flags = {"auto_aof_rewrite_percentage": 0, "auto_aof_rewrite_min_size": 0}

@@ -19,8 +19,8 @@ pub trait Way {
     /// # Errors
     /// When the drive fails.
     fn begin(&mut self, name: usize, is_write: bool, lba: u64, placement: u16) -> Result<()>;
-    /// Waits until an operation has ended, and adds the names of all operations that have ended to
-    /// `ended`.
+    /// Waits until an operation has ended. Adds to `ended` the names of all operations that have
+    /// ended.
     ///
     /// # Errors
     /// When the drive fails.

@@ -55,7 +55,7 @@ pub(super) fn nothing_else(client: &mut Client, key_count: u64) -> Result<()> {
     )))
 }
 
-/// Finds how many of the first units of `in_flight` must be applied to `model` so that `model`
+/// Finds how many units from the start of `in_flight` must be applied to `model` so that `model`
 /// equals `found`, and applies these units. The model already contains all units up to
 /// `acknowledged`. The resulting state must not be older than unit `observed`.
 pub(super) fn settle(
