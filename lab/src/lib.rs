@@ -1,6 +1,6 @@
-//! A load generator, runs that compare SlimIO with stock servers, and the ledger, which checks that
-//! a server keeps its promises. Invariant: the lab knows the servers only by their sockets, files
-//! and `/proc`, so it measures all servers in the same way.
+//! A load generator, comparisons of SlimIO with stock servers, and the ledger, which checks that a
+//! server keeps its promises. Invariant: the lab knows the servers only by their sockets, files and
+//! `/proc`, so it measures all servers in the same way.
 
 pub mod beside;
 pub mod block;

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The device is a loop device over the only file of a FUSE file system, which this process serves.
-//! The kernel needs no other support. Nothing is sampled and no buffer of the kernel can overflow,
-//! so a request that is not in the trace was not acknowledged. Requests arrive one after the other
-//! and are recorded before they are carried out.
+//! Nothing else is needed from the kernel. Nothing is sampled and no buffer of the kernel can
+//! overflow, so a request that is not in the trace was not acknowledged. Requests arrive one after
+//! the other and are recorded before they are carried out.
 
 mod claim;
 mod disk;

@@ -63,7 +63,7 @@ impl RunResult {
 }
 
 /// Runs `scenario`. `open_rate` is the number of arrivals per second in an open loop.
-/// [`Work::HalfOpen`] needs this number. Rows with a snapshot can do without, because they can
+/// [`Work::HalfOpen`] needs this number. Rows with a snapshot can do without it, because they can
 /// measure a rate themselves.
 pub fn run(
     scenario: &Scenario,
