@@ -34,8 +34,8 @@ def copy_sparse(test, program, source, copy):
         test.skipTest(f"there is no {program}: install the package {program}")
     for line in PROGRAMS[program](source, copy):
         subprocess.run(line, check=True, capture_output=True)
-    # Until the kernel has written a file's data back, `st_blocks` may count more space than the file
-    # will take.
+    # Until the kernel has written a file's data back, `st_blocks` may count more space than the
+    # file will take.
     subprocess.run(["sync", *(os.path.join(copy, name) for name in os.listdir(copy))], check=True)
     test.assertTrue(has_holes(copy, "buffers"), "the copy of the buffers has no hole")
 
