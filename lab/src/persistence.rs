@@ -27,7 +27,7 @@ impl Persistence {
     /// Checks that the last snapshot of a kind did not fail.
     ///
     /// # Errors
-    /// When the last snapshot failed, or INFO has no field about the failure.
+    /// When the last snapshot failed, or INFO lacks the field with its status.
     pub(crate) fn check(&self, kind: Kind) -> Result<()> {
         let name = match kind {
             Kind::Save => "rdb_last_bgsave_status",

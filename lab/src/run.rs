@@ -39,8 +39,8 @@ const CURVE: &[f64] =
 pub struct RunResult {
     /// The value of each metric.
     pub metrics: Metrics,
-    /// How the numbers were measured, as far as the method varies between runs, and SlimIO's own
-    /// report.
+    /// How the numbers were measured, if the method varies between runs. Also the fields of
+    /// `INFO slimio`.
     pub notes: BTreeMap<&'static str, String>,
     /// Pairs of a percentile and its latency in microseconds.
     pub curve: Vec<(f64, f64)>,

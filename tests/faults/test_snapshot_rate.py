@@ -65,9 +65,9 @@ class SnapshotRate(TestCase):
 
     def all_replaced_without_a_pause(self, client, server):
         """Replaces all keys during a throttled snapshot, which may hold only a quarter of the
-        replaced data. Returns True if no SET had to wait, or if every 50 SETs took less than
-        `PAUSE_SECONDS`. If the snapshot kept its rate, every 50 SETs would wait for a second and a
-        half."""
+        replaced data. Returns True if no SET had to wait, or if each batch of 50 SETs took less
+        than `PAUSE_SECONDS`. If the snapshot kept its rate, each batch would wait for a second and
+        a half."""
         # The snapshot of the last try must be over, so that the next snapshot begins with the
         # present data.
         until(lambda: server.info()["rdb_bgsave_in_progress"] == "0")
