@@ -13,7 +13,7 @@
 //! | `lpush`, `rpush` | a push of one element to a large list | the list |
 //! | `lpop`, `rpop` | a pop of one element | a large list |
 //! | `lrange:LEN` | `LRANGE` of the first `LEN` elements | the list |
-//! | `linsert` | `LINSERT` in the middle of 1,000 elements, or `LREM` of an inserted element | the short list |
+//! | `linsert` | `LINSERT` amid 1,000 elements, or `LREM` of an inserted element | the short list |
 //! | `lpos` | `LPOS` of the last of 1,000 elements | the short list |
 //! | `lrem` | `LREM` of an element that a list of 1,000 does not have | the short list |
 //!

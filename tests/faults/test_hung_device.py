@@ -78,8 +78,8 @@ class HungDevice(TestCase):
             try:
                 until(lambda: int(server.info("stats")["total_commands_processed"]) > 200)
                 held.hold()
-                # The test does not ask the server whether the device hangs. That would take one more
-                # client, and then the server would not block.
+                # The test does not ask the server whether the device hangs. That would take one
+                # more client, and then the server would not block.
                 time.sleep(0.3)
                 with server.client() as operator:
                     self.assertIn(b"used_memory", operator("INFO"))
