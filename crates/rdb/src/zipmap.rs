@@ -15,11 +15,11 @@ const END: u8 = 0xff;
 const LARGE: u8 = 0xfe;
 const CUT: &str = "a zipmap is cut off";
 
-/// A place in a zipmap. Fields and values come in turn.
+/// A place in a zipmap. Fields and values alternate.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     at: usize,
-    /// Count of the pairs that are still to come, if the header states the count of pairs.
+    /// Number of pairs that are still to come, if the header states how many pairs there are.
     expected: Option<u8>,
     is_value_next: bool,
     is_done: bool,

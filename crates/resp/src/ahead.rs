@@ -20,7 +20,7 @@ pub struct Ahead<'a> {
     pub end: usize,
 }
 
-/// Looks at the whole requests at the start of `bytes`.
+/// Looks at the complete requests at the start of `bytes`.
 ///
 /// Use this for hints only, because hardly anything is checked. The iterator ends at the first
 /// request that is incomplete, that is inline, that has no argument or too many arguments, or that

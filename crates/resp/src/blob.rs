@@ -152,8 +152,8 @@ impl Blob {
         self.append(&bytes[over..]);
     }
 
-    /// Extends the string with zeros to `size` bytes. A string that has as many bytes already stays
-    /// as it is.
+    /// Extends the string with zeros to `size` bytes. A string that is at least that long already
+    /// stays as it is.
     fn grow_zeroed(&mut self, size: usize) {
         static ZEROS: OnceLock<Piece> = OnceLock::new();
 

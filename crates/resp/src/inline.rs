@@ -34,7 +34,7 @@ pub(crate) fn split(line: &[u8], request: &mut Request) -> Option<()> {
     }
 }
 
-/// Reads the word at `start`. Parts of the word are quoted. Returns the word and where it ends.
+/// Reads the partly or fully quoted word at `start`. Returns the word and where it ends.
 fn quoted_word(line: &[u8], start: usize) -> Option<(Vec<u8>, usize)> {
     let mut word = Vec::new();
     let mut position = start;

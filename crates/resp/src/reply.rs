@@ -156,8 +156,8 @@ impl ReplyBuf {
     }
 
     /// Takes the reply apart, for a sender that has to own the sent memory. Returns the reply's own
-    /// bytes, and each shared string with a position. The string is sent before the own byte at
-    /// this position.
+    /// bytes, and each shared string with a position. The string is sent before the byte at this
+    /// position of the reply's own bytes.
     pub fn into_parts(
         self,
     ) -> (Vec<u8>, impl ExactSizeIterator<Item = (usize, Piece, Range<usize>)>) {
@@ -502,9 +502,9 @@ pub struct Segments<'a> {
     reply: &'a ReplyBuf,
     /// The next shared string.
     index: usize,
-    /// Where the next own bytes begin.
+    /// Where the next of the reply's own bytes begin.
     own: usize,
-    /// Whether the own bytes before that shared string come next.
+    /// Whether the reply's own bytes before that shared string come next.
     in_own: bool,
     /// Bytes to skip before the range.
     skip: usize,

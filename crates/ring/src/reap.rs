@@ -245,7 +245,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         }
     }
 
-    /// If a buffer is free, queues every receive again that waits for a buffer.
+    /// If a buffer is free, queues again every receive that waits for a buffer.
     pub(crate) fn feed_starved(&mut self) {
         if self.pool.as_ref().is_some_and(crate::pool::Pool::has_some) {
             for name in std::mem::take(&mut self.starved) {

@@ -235,8 +235,8 @@ fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
             return Err(Refused::too_old(missing));
         }
     }
-    // There is no feature bit for multishot operations. So opcodes are probed that were added in
-    // the same kernel versions.
+    // There is no feature bit for multishot operations. Instead, this probes for opcodes that were
+    // added in the same kernel versions.
     Ok(Features {
         deferred: true,
         cooperative: true,

@@ -44,8 +44,8 @@ pub(crate) struct Client {
     /// The last request did not run at once, so `Engine::keep_request` must still store the
     /// request.
     pub(crate) keeps_request: bool,
-    /// The turn in which the client was last served, and how many of the client's requests count
-    /// for that turn.
+    /// The turn of the event loop in which the client was last served, and how many of the client's
+    /// requests count for that turn.
     pub(crate) served: (u64, usize),
     /// The client has used up its share of a turn, so its remaining requests wait for the next
     /// turn.

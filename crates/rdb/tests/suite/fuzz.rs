@@ -6,7 +6,7 @@ use slimio_testing::damage::{damage, fuzz};
 use crate::hostile::read;
 use crate::maker::Maker;
 
-/// Files with values of several types. The files have no checksum, because the reader would find
+/// Files with values of several types. The files have no checksum: with one, the reader would find
 /// all damage by the checksum.
 fn files() -> Vec<Vec<u8>> {
     let mut files = Vec::new();

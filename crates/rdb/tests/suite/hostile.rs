@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use crate::maker::{Maker, read_all};
 use slimio_rdb::{Error, FileReader, Item, ValueType, Version};
 
-/// Limit of the bytes that the reader may allocate. This is more than enough for its own buffers
-/// and a piece of a large string.
+/// The largest number of bytes that the reader may allocate. This is more than enough for its own
+/// buffers and a piece of a large string.
 const MEMORY_MAX: u64 = 1 << 20;
 
 fn files() -> Vec<Vec<u8>> {
@@ -114,8 +114,8 @@ fn random_bytes_behind_every_type_are_survived() {
                 let mut file = version.to_vec();
                 file.extend_from_slice(&[code, 1, b'k']);
                 for _ in 0..random.usize(..12) {
-                    // Small bytes often make lengths that fit in the file. Arbitrary bytes often
-                    // make lengths that do not fit.
+                    // Bytes with small values are often read as lengths that fit in the file.
+                    // Arbitrary bytes are often read as lengths that do not fit.
                     let bytes = random.u64(..).to_le_bytes();
                     let is_small = !bytes[0].is_multiple_of(3);
                     file.extend(
@@ -149,7 +149,7 @@ fn claims_take_no_memory() {
             assert!(read(&file).is_err(), "type {code}");
         }
     }
-    // First the name of a key claims to be large, then the name of a note.
+    // First the name of a key claims to be large, then the name of an auxiliary field.
     for head in [&b"\x00"[..], b"\xfa"] {
         let mut file = [b"REDIS0012", head, large].concat();
         file.extend_from_slice(&[1; 50]);
