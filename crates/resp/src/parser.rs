@@ -56,7 +56,7 @@ pub enum Step {
     /// The next argument is large. It has `size` bytes that begin at `header_end`. Move the bytes
     /// that have arrived already from the buffer into a [`BlobBuilder`](crate::BlobBuilder), and
     /// receive the rest into the builder. Then call [`Parser::supply_large`]. The argument is no
-    /// longer in the buffer: from then on, the bytes that follow the argument begin at `header_end`.
+    /// longer in the buffer, so the bytes that follow the argument begin at `header_end`.
     Large {
         /// Length of the argument in bytes.
         size: usize,

@@ -31,8 +31,8 @@ const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 /// takes microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a submission is tried again while the kernel takes no entry. If the kernel lacks memory,
-/// the tries are a millisecond apart.
+/// How often a submission is tried again while the kernel takes no entry. If the kernel lacks
+/// memory, the tries are a millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 
 /// The name of an operation in flight, for [`Ring::cancel`]. Names are never reused.
@@ -248,8 +248,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// Why the kernel accepts no more entries of this ring; `None` if it accepts them. One possible
-    /// cause is a seccomp filter that was put on the running process. Operations that are not in the
-    /// kernel, and all later operations, end with this error at the next [`reap`](Self::reap).
+    /// cause is a seccomp filter that was put on the running process. Operations that are not in
+    /// the kernel, and all later operations, end with this error at the next [`reap`](Self::reap).
     /// Operations in the kernel continue and can be reaped when they end, but no call waits for
     /// them.
     pub fn refused(&self) -> Option<Errno> {

@@ -8,8 +8,8 @@ use slimio_planted::is_planted;
 
 use crate::cpu::CpuLap;
 
-/// Time after which a turn of the event loop runs no further requests; the remaining requests run in
-/// the next turn. Only slow requests or very many clients use up this time.
+/// Time after which a turn of the event loop runs no further requests; the remaining requests run
+/// in the next turn. Only slow requests or very many clients use up this time.
 pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
 
 /// The source of the wall-clock time.
