@@ -1,8 +1,8 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
-//! A job releases space or hands it out. The invariant: before the keeper returns the job's
-//! outcome, both copies of a superblock that allows the release or the use of the space are
-//! durable.
+//! Some jobs release space, others hand it out. Each such change needs a superblock that allows it.
+//! The invariant: both copies of this superblock are durable before the keeper returns the job's
+//! outcome.
 
 use std::ops::Range;
 

@@ -4,8 +4,8 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Format version of a volume in files. While the superblock had a version up to 5, all other
-/// structures had this version.
+/// Format version of a volume in files. In volumes up to version 5, every structure other than the
+/// superblock states this version. The mark of a volume that is being made still does.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
@@ -19,8 +19,8 @@ pub const FORMAT_VERSION_IDENTITY: u32 = 4;
 /// log after the snapshot's LSN.
 pub const FORMAT_VERSION_FUZZY: u32 = 5;
 
-/// Format version of a volume whose chunks and records may hold values of any type. In chunks, the
-/// types have numbers.
+/// Format version of a volume whose chunks and records may hold values of any type. In chunks, each
+/// type has a number.
 pub const FORMAT_VERSION_TYPES: u32 = 6;
 
 /// The largest number of extents of a device. The superblock's map has no room for more.

@@ -55,8 +55,7 @@ impl Log {
         !self.are_buffers_kept || buffer.index().is_none()
     }
 
-    /// Returns the free buffer. If the buffer belongs to a mapping that had a fault, drops it and
-    /// returns `None`.
+    /// Returns `free`, unless it belongs to a mapping that had a fault. Such a buffer is dropped.
     pub(super) fn without_faults(&mut self, free: Option<Buffer>) -> Option<Buffer> {
         free.filter(|free| is_planted("faulty-buffer-reused") || !self.note_faults(free))
     }

@@ -90,9 +90,10 @@ impl Log {
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
         // An exact result would need a division by the batch size, as in `space_for`. Reads call
-        // this function, so it must be fast, and returns less than the exact result. `placed` is
-        // safe, because a payload takes less than twice its size plus the bytes that are subtracted
-        // here. After a payload of this size, the next call returns about half as much.
+        // this function, so it must be fast, and returns less than the exact result. A record with
+        // a payload of `placed` bytes has room: it takes less space than twice the payload plus the
+        // bytes that are subtracted here. After such a record, the next call returns about half as
+        // much.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {

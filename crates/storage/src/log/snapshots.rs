@@ -94,8 +94,8 @@ impl Log {
     ///
     /// `None` if a snapshot is under way already, if all reserves are [pinned](Self::pin), if the
     /// log has latched, or if the log [gives back space](Self::give_back_space). Also `None` for a
-    /// WAL-snapshot while the log is still ending although the log is to be resumed, because such a
-    /// snapshot would not turn the log on.
+    /// WAL-snapshot that would begin too early to turn the log on: the log is to be resumed, but is
+    /// still ending.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {

@@ -51,8 +51,8 @@ struct Pending {
     db: u16,
 }
 
-/// Statements about the log in the headers of valid batches. The chain that the batches form is not
-/// counted here.
+/// What the headers of valid batches say about the log. [`Chain::follow`] leaves the batches of the
+/// log itself out of `durable` and `batches`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
     /// Highest durable LSN in a batch of the epoch in force.
@@ -244,8 +244,8 @@ impl Chain {
         let Some(later) = read_header(bytes, superblock.volume_id, batch_size) else {
             return Ok(false);
         };
-        // The two first LSNs may differ, because the batch of `header` may begin with the rest of a
-        // record that was cut off.
+        // The first LSNs of the two batches may differ, because the batch of `header` may begin
+        // with the rest of a record that was cut off.
         let is_elsewhere =
             later.first_lsn != header.first_lsn && is_planted("passed-over-by-whole-records");
         if later.epoch <= header.epoch || is_elsewhere || !self.is_next(&later, superblock) {

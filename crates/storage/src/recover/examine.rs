@@ -322,8 +322,8 @@ fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
     Ok(segments)
 }
 
-/// The highest superblock sequence that any first batch of a segment names, in those slots of the
-/// log's area that the superblock does not map.
+/// Looks at the slots of the log's area that the superblock does not map. Returns the highest
+/// superblock sequence that the first batch of any segment in these slots names.
 fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, Error> {
     let geometry = superblock.geometry;
     let slots = (wal.geometry().lba_count / geometry.segment_lbas) as usize;

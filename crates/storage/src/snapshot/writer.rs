@@ -21,8 +21,8 @@ pub struct WriterOptions {
     /// The smallest number of blocks that a slot grows by at once, so that it grows only seldom.
     pub grow_lbas: u64,
     /// If a completed write may still be in the device's cache, a flush is submitted after this
-    /// many blocks. Each flush, also one of the log, has to write out the whole cache. So frequent
-    /// flushes of the snapshot keep the log's flushes short.
+    /// many blocks. Each flush has to write out the whole cache, even if it is a flush of the log.
+    /// So frequent flushes of the snapshot keep the log's flushes short.
     pub flush_lbas: u64,
     /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
     /// short of space, the slot gets these blocks before anything is written. Otherwise the log
