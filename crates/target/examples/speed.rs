@@ -39,7 +39,7 @@ fn main() -> Result<(), Failure> {
     admin.stream.write_all(&capsule(&PropertyAccess::set(Property::Cc, enabled, 1), &[]))?;
     admin.reap(1, |_| {})?;
     let mut io = Queue::open(&server, subsystem.nqn(), 1, admin.cntlid)?;
-    // A host that sleeps would add its own time to wake up to each latency.
+    // If the host slept, each latency would include the time that the host takes to wake up.
     io.is_spinning = args.next().is_some_and(|word| word == "spin");
     for (name, code) in [("write", opcode::nvm::WRITE), ("read", opcode::nvm::READ)] {
         let mut latencies = io.load(code, lbas, depth, Duration::from_secs(seconds))?;

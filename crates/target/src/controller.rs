@@ -103,7 +103,7 @@ impl Controller {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // If a panic has poisoned the lock, the thread that panicked has reported that.
+        // If a panic has poisoned the lock, the thread that panicked has reported the panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,9 +139,9 @@ impl Controller {
         state.status.rdy && state.resets == resets && !self.is_over()
     }
 
-    /// Sets the configuration, which may enable, reset or shut down the controller. When this
-    /// function has reset the controller and returns, the queues from before the reset change
-    /// nothing on the drive any more. Source: base specification 2.1, 3.5 and 3.6.
+    /// Sets the configuration, which may enable, reset or shut down the controller. Once this
+    /// function has reset the controller and has returned, the queues from before the reset no
+    /// longer change anything on the drive. Source: base specification 2.1, 3.5 and 3.6.
     pub(crate) fn configure(&self, to: Configuration) {
         let mut state = self.lock();
         let from = std::mem::replace(&mut state.configuration, to);
@@ -221,8 +221,8 @@ impl Controller {
         }
     }
 
-    /// Adds an asynchronous event, unless too many events wait already. The event answers a request
-    /// of the host for an event.
+    /// Adds an asynchronous event, unless too many events wait already. The host gets the event as
+    /// the reply to one of its Asynchronous Event Requests.
     pub(crate) fn raise(&self, event: u64) {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
@@ -251,8 +251,8 @@ impl Controller {
         self.lock().reported.retain(|event| (event >> 16) as u8 != lid);
     }
 
-    /// Ends the controller. When this function returns, the controller's queues change nothing on
-    /// the drive any more.
+    /// Ends the controller. Once this function has returned, the controller's queues no longer
+    /// change anything on the drive.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let ended = std::mem::take(&mut self.lock().queues);
@@ -280,8 +280,8 @@ impl Controller {
     /// 2.1, 3.9.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
         let time = match (self.lock().features.keep_alive_ms, self.kind) {
-            // Without this limit, a host that has gone without a word would keep its controller
-            // for ever.
+            // Without this limit, a host that is gone but has not disconnected would keep its
+            // controller for ever.
             (0, Kind::Discovery) => DISCOVERY_TIME_MAX,
             (0, Kind::Io) => return None,
             (ms, _) => Duration::from_millis(ms.into()),

@@ -94,8 +94,8 @@ pub(crate) fn run(
             };
             namespace.encode().to_vec()
         }
-        // The list of endurance groups begins with the number of groups. Of the command sets below,
-        // each has one bit.
+        // The list of endurance groups begins with the number of groups. The answer about command
+        // sets, below, has one bit for each command set.
         cns::ENDURANCE_GROUPS => {
             let group = u16::from(asked.cns_specific <= ENDURANCE_GROUP);
             [u16::to_le_bytes(group), (group * ENDURANCE_GROUP).to_le_bytes()].concat()

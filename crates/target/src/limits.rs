@@ -57,13 +57,13 @@ pub const ALLOWED_MAX: usize = 1024;
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a host may send no data at all after an R2T has asked the host for data.
 pub const TRANSFER_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long the data of one transfer may fail to come while the data of other transfers comes.
+/// How long the host may send no data for one transfer while it sends data for other transfers.
 pub const ONE_TRANSFER_TIME_MAX: Duration = Duration::from_secs(600);
-/// How long a host may take none of the bytes that wait to be sent.
+/// How long a host may receive none of the bytes that wait to be sent.
 pub const SEND_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a discovery controller without a keep alive timeout may get no command until it ends.
+/// A discovery controller without a keep alive timeout ends after this long without a command.
 pub const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(120);
-/// How long a host's machine may give no answer until the kernel ends the connection.
+/// The kernel ends a connection if the host's machine has not answered for this long.
 pub const UNREACHABLE_TIME_MAX: Duration = Duration::from_secs(120);
 /// The longest keep alive timeout that a host may ask for.
 pub const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);

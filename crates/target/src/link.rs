@@ -8,8 +8,8 @@ use slimio_ssd::Canceller;
 use crate::waker::Waker;
 
 /// A connection, as its controller sees it. Through the link, the controller wakes the connection.
-/// When a reset or the controller's end is reported to the host, the host believes that old
-/// operations no longer happen. So the controller first closes the connection to operations.
+/// Once the host is told of a reset or of the controller's end, it relies on old operations no
+/// longer changing the drive. So the controller first closes the connection to operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,
@@ -53,7 +53,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        // If a panic has poisoned the lock, the thread that panicked has reported that.
+        // If a panic has poisoned the lock, the thread that panicked has reported the panic.
         self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

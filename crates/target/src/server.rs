@@ -80,7 +80,7 @@ impl Server {
         self.is_stopping.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // The join fails only if the thread panicked, and the thread has reported that.
+            // The join fails only if the thread panicked, and the thread has reported the panic.
             drop(thread.join());
         }
     }
@@ -111,7 +111,7 @@ impl Acceptor {
             accepted.waker.wake();
         }
         for accepted in self.connections.drain(..) {
-            // The join fails only if the thread panicked, and the thread has reported that.
+            // The join fails only if the thread panicked, and the thread has reported the panic.
             drop(accepted.thread.join());
         }
     }

@@ -1,8 +1,8 @@
 //! Records that only the mapped buffers hold.
 //!
-//! If a process dies, its buffers may hold batches that never reached the log. The open half of such
-//! a batch's header was written when the batch was begun, and says where the batch belongs. A record
-//! in such a batch is used only if its own checksum is right.
+//! If a process dies, its buffers may hold batches that never reached the log. The open half of a
+//! batch's header is written when the batch is begun, and says where the batch belongs. A record in
+//! such a batch is used only if its own checksum is right.
 
 use slimio_device::{Buffer, DeviceError};
 use slimio_planted::is_planted;

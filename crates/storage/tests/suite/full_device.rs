@@ -192,7 +192,7 @@ fn a_log_in_a_file_keeps_the_blocks_of_a_second_segment() {
     while client.volume.log.snapshots().root() == root.as_ref() {
         client.turn(true);
     }
-    // The log is in one segment, and has not asked for a second one yet.
+    // The log has only one segment, and has not asked for a second one yet.
     assert!(client.volume.log.give_back_space(), "the log's area is a file");
     goes_on(&mut client);
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };

@@ -306,8 +306,8 @@ impl Session {
         }
     }
 
-    /// Adds a failed operation of the drive to the error log. Unless the drive is only full, tells
-    /// the host of the entry by an event.
+    /// Adds a failed operation of the drive to the error log. Tells the host of the entry by an
+    /// event, unless the operation failed only because the drive is full.
     fn note_failure(&self, command: &Command, status: Status, error: &DeviceError) {
         let why = format_args!("the drive failed a command: {error}");
         self.subsystem.warnings.say(why, Instant::now());

@@ -63,8 +63,8 @@ impl SwitchedDrive {
         self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns the power on. The power is cut after `operations` operations. If that is `None`, only
-    /// [`cut_now`](Self::cut_now) cuts the power.
+    /// Turns the power on. The power is cut after this many operations. If `operations` is `None`,
+    /// only [`cut_now`](Self::cut_now) cuts the power.
     pub(crate) fn turn_on(&self, operations: Option<u64>) {
         let mut plugged = self.plugged();
         plugged.has_power = true;
@@ -144,7 +144,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // No test needs the drive's counters. To ask for them would take one more thread.
+        // No test needs the drive's counters. Asking for them would take one more thread.
         None
     }
 
