@@ -64,8 +64,9 @@ fn made_on(identity: Option<&str>) -> (Image, Promise) {
 }
 
 /// Opens the image, writes one more record, and crashes at every operation of the opening and the
-/// writing. The first entry of `lives` limits how many images are checked per crash. Then explores each
-/// new outcome in the same way, with the rest of `lives`. Returns how many images were checked.
+/// writing. The first entry of `lives` limits how many images are checked per crash. Then explores
+/// each new outcome in the same way, with the rest of `lives`. Returns how many images were
+/// checked.
 fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> usize {
     let Some((limits, later_lives)) = lives.split_first() else { return 0 };
     let (mut count, mut seen) = (0, HashSet::new());

@@ -66,8 +66,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
 }
 
 /// Makes the volume on the medium that `start` returns, and crashes at every operation of the
-/// making. The first entry of `lives` limits how many images are checked per crash. Then explores each
-/// unfinished outcome in the same way, with the rest of `lives`.
+/// making. The first entry of `lives` limits how many images are checked per crash. Then explores
+/// each unfinished outcome in the same way, with the rest of `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,

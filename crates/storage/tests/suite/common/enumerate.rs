@@ -195,8 +195,8 @@ fn second_life(
             (crash, promise(&client, plan.policy, plan.deaths[1]))
         } else {
             // Recovery was interrupted. The next recovery must bring back the records that the
-            // interrupted one would have brought back. Records that were not durable may be missing,
-            // but only after a power cut.
+            // interrupted one would have brought back. Records that were not durable may be
+            // missing, but only after a power cut.
             let crash = disk.crashed().expect("only the crash makes opening fail");
             let is_kept = plan.deaths[1] == Death::Process;
             let at_least = if is_kept { before } else { durable };
