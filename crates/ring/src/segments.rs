@@ -38,9 +38,8 @@ struct Vectors {
     iovecs: Vec<libc::iovec>,
 }
 
-/// Owns [`Vectors`] at a fixed address. This is not a `Box`, because a `Box` must have the only
-/// pointer to its contents when it moves, and `Segments` may move while the kernel has a pointer to
-/// the vectors.
+/// Owns [`Vectors`] at a fixed address. `Segments` may move while the kernel has a pointer to the
+/// vectors. So this is not a `Box`, which must have the only pointer to its contents when it moves.
 struct Kept(NonNull<Vectors>);
 
 // SAFETY: only the kernel reads the pointers in `vectors`, while a send is in flight. They point

@@ -61,7 +61,7 @@ pub(crate) struct Client {
     pub(crate) needs: Lsn,
     /// Replies of earlier turns, each with the LSN that the reply depends on.
     pub(crate) held: Held,
-    /// Replies that may leave, but wait until earlier replies are sent.
+    /// Replies that may be sent, but wait until earlier replies are sent.
     pub(crate) ready: ReplyBuf,
     /// Bytes of the reply that the long request of this client has made so far.
     pub(crate) long_reply_size: usize,
@@ -99,7 +99,7 @@ pub(crate) enum State {
     Long,
     /// The client's wait has ended, but its next requests have not run yet.
     Resumed,
-    /// The server reads no more requests. It closes the connection when all replies have left.
+    /// The server reads no more requests. It closes the connection when all replies are sent.
     Closing,
 }
 

@@ -261,7 +261,7 @@ impl Connection {
     /// Whether the next turn has input to take, so that the thread need not wait.
     fn is_busy(&self) -> bool {
         // While its output is full, the session takes no bytes. When the output has room again, the
-        // session takes the whole PDUs that are already in the inbox.
+        // session takes those PDUs from the inbox that are complete.
         let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
         self.session.wants_input() && (self.is_readable || has_left)
     }

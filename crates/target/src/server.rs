@@ -121,8 +121,8 @@ impl Acceptor {
             PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
-        // The result does not matter, because the loop then checks for connections and for the stop
-        // in any case.
+        // The result does not matter: whatever it is, the loop then looks for new connections and
+        // checks whether to stop.
         let _ = poll(&mut fds, None);
     }
 

@@ -1,4 +1,5 @@
-//! Replies that may not leave yet.
+//! Replies that may not be sent yet, because log records that they depend on are not yet as safe as
+//! `appendfsync` asks.
 
 use std::collections::VecDeque;
 

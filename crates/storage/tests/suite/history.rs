@@ -95,8 +95,8 @@ fn a_write_that_was_passed_over_stays_dead() {
 /// A volume with more blocks than a few records use up.
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
-/// Submits the appended records, and dies. Returns two volumes: one that the write has not reached,
-/// and one that the write has reached.
+/// Submits the appended records, and the process dies. Returns two volumes: one that the write has
+/// not reached, and one that the write has reached.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {

@@ -138,8 +138,8 @@ fn a_closed_link_lets_nothing_begin() {
     assert!(io.connection.session.is_over());
 }
 
-/// After a reset, the thread of the old queue may be late, for example because of a sync. By then,
-/// the reset has cancelled the queue's deallocation.
+/// A reset cancels the deallocations of the old queue. The queue's thread may notice this late, for
+/// example because of a sync, and must then send no reply.
 #[test]
 fn a_cancelled_deallocation_is_not_acknowledged() {
     while !is_cancelled_in_time() {}
@@ -162,7 +162,8 @@ fn is_cancelled_in_time() -> bool {
     true
 }
 
-/// A later reset does not find the queue any more, so the end itself must cancel the deallocations.
+/// Once a queue has ended, a later reset does not find it any more. So the end of the queue must
+/// cancel its deallocations.
 #[test]
 fn the_end_of_a_queue_cancels_its_deallocations() {
     let subsystem = subsystem_of("64M,timing=none,deallocate=20");
@@ -213,8 +214,8 @@ fn a_reset_ends_admin_commands_whose_data_was_not_received() {
     assert_eq!(subsystem.watch.enabled_events(0), before);
 }
 
-/// The old queue's connection may end long after the reset. Its deallocation must not remove data
-/// that was written since.
+/// The old queue's connection may end long after the reset. The old queue's deallocation must not
+/// remove data that was written after the reset.
 #[test]
 fn a_pending_deallocation_takes_nothing_away_after_a_reset() {
     while !is_reset_in_time() {}

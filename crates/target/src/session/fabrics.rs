@@ -165,7 +165,7 @@ impl Session {
     }
 }
 
-/// The property that an access is for, if the access has the property's size.
+/// The property that is read or written. Refuses an access that does not have the property's size.
 fn checked(access: &PropertyAccess) -> Result<Property, Refusal> {
     let property = Property::at(access.offset).ok_or(Refusal::field(OFFSET_AT))?;
     if access.is_8_bytes == Some(property.is_8_bytes()) {
