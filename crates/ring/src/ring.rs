@@ -177,7 +177,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     }
 
     /// A descriptor that is readable while [`reap`](Self::reap) would return a completion. If
-    /// another ring polls this descriptor, the poll may also complete when there is nothing to reap.
+    /// another ring polls this descriptor, the poll may also complete when there is nothing to
+    /// reap.
     ///
     /// `None` for a ring with [`Features::deferred`]. The completions of such a ring appear only
     /// when its thread waits in the ring, so a poll of its descriptor would never complete. Also

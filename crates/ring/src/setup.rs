@@ -34,10 +34,10 @@ pub struct Polling {
     /// submission for this many milliseconds, the thread sleeps.
     pub submissions_idle_ms: Option<u32>,
     /// Whether the ring polls the device for completions instead of using interrupts
-    /// (`IORING_SETUP_IOPOLL`). Such a ring accepts only direct reads, direct writes and commands to
-    /// a driver, and only for devices whose driver has queues for polling. If a kernel thread polls
-    /// for submissions, it also polls the device, and a wait sleeps. Without such a thread, a wait
-    /// spins until there is a completion, and ignores its timeout.
+    /// (`IORING_SETUP_IOPOLL`). Such a ring accepts only direct reads, direct writes and commands
+    /// to a driver, and only for devices whose driver has queues for polling. If a kernel thread
+    /// polls for submissions, it also polls the device, and a wait sleeps. Without such a thread, a
+    /// wait spins until there is a completion, and ignores its timeout.
     pub completions: bool,
 }
 
