@@ -1,6 +1,6 @@
 //! Makes the disk crash at every operation, and checks images of the disk. An image is a state that
-//! the crash can leave. A life is the time from opening a volume to a crash. A second life begins on
-//! some of the images of the first life.
+//! the crash can leave. A life is the time from opening a volume to a crash. A second life begins
+//! on some of the images of the first life.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
