@@ -1,10 +1,9 @@
 //! Prefetches the keys and elements that requests will look for.
 
-use slimio_resp::Arg;
-
 use crate::db::Db;
 use crate::hasher::KeyHasher;
 use crate::kinds::AnySearch;
+use crate::table::Spot;
 
 /// At most this many elements are prefetched at once, because a processor can have about this many
 /// memory reads in flight.
@@ -15,7 +14,7 @@ pub const AHEAD_MAX: usize = 16;
 const LARGE_SIZE_MIN: usize = 4 << 20;
 
 /// Bytes that a processor reads from memory at once.
-const CACHE_LINE_SIZE: usize = 64;
+pub(crate) const CACHE_LINE_SIZE: usize = 64;
 
 /// The key and the element that a request will look for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,10 +32,11 @@ impl Db {
         let table = self.table();
         // The result depends on everything that is read, and `black_box` counts as a use of the
         // result. So the compiler cannot leave out the reads.
-        std::hint::black_box(table.bring_in_entries(elements));
+        let mut found = [None; AHEAD_MAX];
+        std::hint::black_box(table.bring_in_entries(elements, &mut found));
         let mut searches = [const { None }; AHEAD_MAX];
-        for (search, ahead) in searches.iter_mut().zip(elements) {
-            *search = self.search(hasher, ahead);
+        for ((search, spot), ahead) in searches.iter_mut().zip(found).zip(elements) {
+            *search = spot.and_then(|spot| self.search(hasher, spot, ahead.element));
         }
         // In each round, every search goes down one level. A single search has to wait for each
         // level before it can read the next, but the reads of different searches do not wait for
@@ -48,12 +48,11 @@ impl Db {
     }
 
     /// Begins to search for an element, if it is in a large collection.
-    fn search(&self, hasher: &KeyHasher, ahead: &ElementAhead<'_>) -> Option<AnySearch<'_>> {
-        if ahead.element.is_empty() {
+    fn search(&self, hasher: &KeyHasher, spot: Spot, element: &[u8]) -> Option<AnySearch<'_>> {
+        if element.is_empty() {
             return None;
         }
-        let spot = self.table().find_hash(ahead.hash as u32)?;
         let tree = self.table().get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN)?;
-        tree.search(|| hasher.hash_arg(Arg::Bytes(ahead.element)) as u32)
+        tree.search(|| hasher.hash(element) as u32)
     }
 }

@@ -21,13 +21,14 @@ impl KeyHasher {
 
     /// The hash of a key or a field.
     pub fn hash(&self, bytes: &[u8]) -> u64 {
-        let mut hasher = self.0;
-        hasher.write(bytes);
-        hasher.finish()
+        self.0.hash(bytes)
     }
 
     /// The hash of a string that may be in pieces.
     pub fn hash_arg(&self, arg: Arg<'_>) -> u64 {
+        if let Arg::Bytes(bytes) = arg {
+            return self.hash(bytes);
+        }
         let mut hasher = self.0;
         arg.chunks().for_each(|chunk| hasher.write(chunk));
         hasher.finish()

@@ -49,17 +49,17 @@ pub fn requests_ahead(bytes: &[u8]) -> impl Iterator<Item = Ahead<'_>> {
 /// Reads the number on a line that begins with `kind`. Returns the number, and where the next line
 /// begins.
 fn number(bytes: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
-    let (&first, digits) = bytes.get(at..)?.split_first()?;
-    if first != kind {
+    if *bytes.get(at)? != kind {
         return None;
     }
     let mut value = 0;
-    for (index, &byte) in digits.iter().enumerate().take(DIGITS_MAX) {
-        match byte {
-            b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
-            b'\r' => return Some((value, at + index + 3)),
-            _ => return None,
+    for at in at + 1..=at + DIGITS_MAX {
+        let byte = *bytes.get(at)?;
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return (byte == b'\r').then_some((value, at + 2));
         }
+        value = value * 10 + usize::from(digit);
     }
     None
 }

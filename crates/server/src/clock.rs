@@ -41,6 +41,8 @@ pub(crate) struct Clock {
     pub(crate) started: Instant,
     /// When the turn began.
     pub(crate) now: Instant,
+    /// When the turn's time for requests is used up.
+    turn_ends: Instant,
     /// Wall-clock time of the turn, in milliseconds since 1970. Unlike `now`, it may jump.
     pub(crate) now_ms: i64,
     /// The number of the turn.
@@ -64,6 +66,7 @@ impl Clock {
         let mut clock = Self {
             started: now,
             now,
+            turn_ends: now + TURN_TIME,
             now_ms: 0,
             turn: 0,
             next_cron: now,
@@ -86,6 +89,7 @@ impl Clock {
     /// Reads the clocks.
     pub(crate) fn tick(&mut self) {
         self.now = Instant::now();
+        self.turn_ends = self.now + TURN_TIME;
         self.begin_lap(self.now);
         self.now_ms = self.wall.now_ms();
     }
@@ -104,7 +108,7 @@ impl Clock {
 
     /// Whether the turn's time for requests was used up when the last command ended.
     pub(crate) fn is_turn_over(&self) -> bool {
-        self.lap.saturating_duration_since(self.now) > TURN_TIME && !is_planted("turn-without-end")
+        self.lap > self.turn_ends && !is_planted("turn-without-end")
     }
 
     /// Begins to time a command, or a part of a command.

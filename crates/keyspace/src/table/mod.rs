@@ -34,7 +34,7 @@ use std::iter::Flatten;
 use slimio_planted::is_planted;
 
 use crate::access::Access;
-use crate::ahead::ElementAhead;
+use crate::ahead::{AHEAD_MAX, CACHE_LINE_SIZE, ElementAhead};
 use crate::memory::allocated;
 use marks::Marks;
 
@@ -153,7 +153,10 @@ impl Table {
 
     /// An entry whose hash has these low bits, whatever the entry's key is.
     pub(crate) fn find_hash(&self, hash: u32) -> Option<Spot> {
-        let bucket = self.index(hash);
+        self.find_hash_in(self.index(hash), hash)
+    }
+
+    fn find_hash_in(&self, bucket: usize, hash: u32) -> Option<Spot> {
         let slot = self.bucket(bucket).iter().position(|slot| slot.hash == hash)?;
         Some(Spot { bucket, slot })
     }
@@ -239,16 +242,35 @@ impl Table {
     }
 
     /// Prefetches the entries of the keys of these elements, in three passes: first the buckets,
-    /// then their slots, then the entries. Within each pass, no read waits for another. The result
-    /// makes the compiler keep the reads, as in [`bring_in`](Self::bring_in).
-    pub(crate) fn bring_in_entries(&self, elements: &[ElementAhead<'_>]) -> usize {
-        let hashes = || elements.iter().map(|ahead| ahead.hash as u32);
-        let buckets = || hashes().map(|hash| self.bucket(self.index(hash)));
-        let lens: usize = buckets().map(Vec::len).sum();
-        let slots = buckets().flatten().fold(0, |all, slot| all ^ slot.hash);
-        let found = hashes().filter_map(|hash| self.find_hash(hash));
-        let keys: usize = found.map(|spot| self.get(spot).key().len()).sum();
-        lens + slots as usize + keys
+    /// then their slots, then the entries. Within each pass, no read waits for another. Puts the
+    /// entries that were found into `found`, each at the index of its element. The result makes the
+    /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
+    pub(crate) fn bring_in_entries(
+        &self,
+        elements: &[ElementAhead<'_>],
+        found: &mut [Option<Spot>],
+    ) -> usize {
+        // One slot in each cache line is enough.
+        const STEP: usize = CACHE_LINE_SIZE / size_of::<BucketSlot>();
+        let mut buckets = [0; AHEAD_MAX];
+        let mut all = 0;
+        for (bucket, ahead) in buckets.iter_mut().zip(elements) {
+            *bucket = self.index(ahead.hash as u32);
+            all += self.bucket(*bucket).len();
+        }
+        let buckets = &buckets[..elements.len()];
+        for &bucket in buckets {
+            all = self
+                .bucket(bucket)
+                .iter()
+                .step_by(STEP)
+                .fold(all, |all, slot| all ^ slot.hash as usize);
+        }
+        for ((found, &bucket), ahead) in found.iter_mut().zip(buckets).zip(elements) {
+            *found = self.find_hash_in(bucket, ahead.hash as u32);
+            all += found.map_or(0, |spot| self.get(spot).key().len());
+        }
+        all
     }
 
     /// Removes an entry. Merges at most two buckets.
