@@ -21,11 +21,11 @@ pub(crate) struct Shortcut {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a program and write its logs the short way
+    /// Run a program and write its logs by the short path
     Run(RunArgs),
-    /// Show which logs are written the short way now, and which need mending
+    /// Show which logs are written by the short path now, and which need mending
     Status(Place),
-    /// Show whether a file can be written the short way, and if not, why; nothing is changed
+    /// Show whether a file can be written by the short path, and if not, why; nothing is changed
     Probe {
         /// A log file, or a file in the same folder
         file: PathBuf,
@@ -52,8 +52,8 @@ struct RunArgs {
     patterns: Vec<String>,
     #[command(flatten)]
     place: Place,
-    /// Folder on a disk for a list of the logs that are written the short way; after a power cut,
-    /// the logs on the list are repaired
+    /// Folder on a disk for a list of the logs that are written by the short path; after a power
+    /// cut, the logs on the list are repaired
     #[arg(long, value_name = "FOLDER")]
     notes: Option<PathBuf>,
     /// The program and its arguments, after `--`
@@ -173,17 +173,17 @@ fn status(place: &Place) -> Result<(), String> {
     let Totals { files, writes, syncs } = folder.totals();
     if files > 0 {
         say(&format!(
-            "{files} files whose blocks are overwritten in place: {writes} writes went the short way, \
+            "{files} files whose blocks are overwritten in place: {writes} writes took the short path, \
              {syncs} syncs had nothing to do"
         ));
     }
     if staged.is_empty() && files == 0 {
-        say("no log goes the short way");
+        say("no log takes the short path");
     }
     for staged in staged {
         let length = staged.length().map_err(|error| error.to_string())?;
         let state = if staged.is_used {
-            "goes the short way"
+            "takes the short path"
         } else {
             "needs mending, which the next `slimio shortcut run` does"
         };
@@ -211,7 +211,7 @@ fn probe(path: &Path) -> Result<(), String> {
         }
     }
     if probe.can_be_taken() {
-        say("short way: yes: a durable write can be one direct overwrite");
+        say("short path: yes: a durable write can be one direct overwrite");
         if !probe.may_lease {
             say(
                 "but: only the file's owner can hold a write lease on it, and a log without a length of \
@@ -219,7 +219,7 @@ fn probe(path: &Path) -> Result<(), String> {
             );
         }
     } else {
-        say("short way: no");
+        say("short path: no");
     }
     for refusal in &probe.refusals {
         say(&format!("why not: {refusal}"));

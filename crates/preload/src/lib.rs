@@ -3,9 +3,9 @@
 //!
 //! The library replaces libc's functions on descriptors. If a program opens a log whose path
 //! matches a pattern, the library asks the keeper to take the log. The program's writes to this
-//! descriptor then go the short way. Before a call that the short way can't serve, the library
+//! descriptor then take the short path. Before a call that the short path can't serve, the library
 //! gives the file back. For every other descriptor, a call costs one more load and branch.
-//! (`slimio_shortcut` explains the short way, and the words *keeper*, *take*, *give back* and
+//! (`slimio_shortcut` explains the short path, and the words *keeper*, *take*, *give back* and
 //! *stage*.)
 //!
 //! The library does not see direct system calls, io_uring's operations, or the reads and writes of

@@ -27,12 +27,13 @@ use crate::open_logs::{self, DESCRIPTORS};
 /// How many descriptors this library may have in a process. The library's descriptors get the
 /// highest possible numbers, because a program may count on low numbers for its own descriptors.
 const DESCRIPTORS_OURS: i32 = 160;
-/// If a program's limit on open descriptors is lower than this, its writes do not go the short way.
+/// If a program's limit on open descriptors is lower than this, its writes do not take the short
+/// path.
 const DESCRIPTORS_MIN: u64 = 512;
 const PAGE: usize = 4096;
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 
-/// How to reach the keeper, and which files are written the short way.
+/// How to reach the keeper, and which files are written by the short path.
 struct Told {
     meeting: Meeting,
     patterns: Vec<(Kind, CString)>,

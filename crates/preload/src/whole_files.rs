@@ -30,7 +30,7 @@ use crate::open_logs::{LOGS, OWN, TABLE, failed};
 const FILES: usize = OWN as usize - 1 - LOGS;
 /// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, each
 /// write goes to the end of the file, whatever the write's offset (see pwrite(2)). With `O_DIRECT`,
-/// the short way would gain nothing: the program can already flush one write while it makes the
+/// the short path would gain nothing: the program can already flush one write while it makes the
 /// next write.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 /// The bit of `users` that is set in a slot that is not free.
@@ -277,7 +277,7 @@ impl Using {
         unsafe { BorrowedFd::borrow_raw(self.descriptor) }
     }
 
-    /// Writes at an offset. If the write can't go the short way, lets the kernel write.
+    /// Writes at an offset. If the write can't take the short path, lets the kernel write.
     pub(crate) fn write_at(
         &self,
         pieces: &[IoSlice<'_>],

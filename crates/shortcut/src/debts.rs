@@ -1,6 +1,6 @@
 //! The files that have changes that only the kernel can make durable.
 //!
-//! Several processes may overwrite a file. A write that goes the short way is durable when it
+//! Several processes may overwrite a file. A write that takes the short path is durable when it
 //! returns. Any other change of the file leaves a *debt*. While a file has a debt, each process
 //! that syncs the file has to call the kernel. So the debts are in memory that all these processes
 //! share.
@@ -22,9 +22,9 @@
 //! | 1 | `changed`: lower half: changes that have begun; upper half: changes that have ended |
 //! | 2 | `synced` |
 //! | 3 | how often the file's blocks may have moved; after each time, they are looked up again |
-//! | 4 | writes that went the short way and failed |
+//! | 4 | writes that took the short path and failed |
 //! | 5 | bits: 1, the debt stays for good; 2, the keeper has been told of the file |
-//! | 6 | writes that went the short way |
+//! | 6 | writes that took the short path |
 //! | 7 | syncs that found nothing to do |
 
 use std::fs::File;
@@ -58,7 +58,7 @@ pub struct Debts {
 pub struct Totals {
     /// Files that were opened for writing.
     pub files: u64,
-    /// Writes that went the short way.
+    /// Writes that took the short path.
     pub writes: u64,
     /// Syncs that found nothing to do.
     pub syncs: u64,
@@ -207,13 +207,13 @@ impl Debt<'_> {
         self.entry[3].load(Ordering::SeqCst)
     }
 
-    /// Notes that a write that went the short way has failed.
+    /// Notes that a write that took the short path has failed.
     pub(crate) fn fail(&self) {
         self.owe();
         self.entry[4].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many writes that went the short way have failed.
+    /// How many writes that took the short path have failed.
     pub(crate) fn failures(&self) -> u64 {
         self.entry[4].load(Ordering::SeqCst)
     }

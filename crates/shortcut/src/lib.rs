@@ -3,7 +3,7 @@
 //! A program makes a record of its log durable by `write` and `fdatasync`. If the file grows, the
 //! file system must also make metadata durable, and this takes most of the time. If the file
 //! already has zeros in the record's place, only the data changes. Then one direct write suffices,
-//! which is durable when it returns (`O_DIRECT`, `RWF_DSYNC`). This is the *short way*. Exitos
+//! which is durable when it returns (`O_DIRECT`, `RWF_DSYNC`). This is the *short path*. Exitos
 //! (ICCD 2026) does the same above the file system. Exitos also has a part below the file system;
 //! this crate has none.
 //!
@@ -12,7 +12,7 @@
 //! processes. [`Probe`] says whether a file can be written in one of these ways: the file system
 //! must overwrite it in place, block by block.
 //!
-//! The words of this crate: a file is *taken* while it is written the short way. It is *given
+//! The words of this crate: a file is *taken* while it is written by the short path. It is *given
 //! back*, or *released*, when the kernel writes it again. The *stage* is memory that processes
 //! share. It has the bytes that were appended but are not in the file yet. The *keeper* is the
 //! process that fills taken files with zeros ahead, and mends the file of a process that was

@@ -65,13 +65,13 @@ impl Log {
 /// The message about a file that a program has opened.
 pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     match taken {
-        Ok(()) => "written the short way".to_owned(),
+        Ok(()) => "written by the short path".to_owned(),
         Err(NotTaken::Busy) => {
             "left to the kernel until no other process has it open and it is written at its end"
                 .to_owned()
         }
         Err(NotTaken::GivenUp) => {
-            "left to the kernel: the program uses it in a way that the short way does not support"
+            "left to the kernel: the program uses it in a way that the short path does not support"
                 .to_owned()
         }
         Err(NotTaken::Refused(refusals)) => {

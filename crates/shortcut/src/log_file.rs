@@ -1,4 +1,4 @@
-//! A log file that is written the short way.
+//! A log file that is written by the short path.
 //!
 //! ```text
 //!            written          length                     zeroed
@@ -54,7 +54,7 @@ impl<F: AsFd> LogFile<F> {
         Self { file, stage }
     }
 
-    /// Whether the file is taken, and so is written the short way.
+    /// Whether the file is taken, and so is written by the short path.
     ///
     /// # Errors
     /// If this thread is already in a call on this log.

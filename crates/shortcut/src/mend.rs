@@ -60,7 +60,7 @@ impl Stage {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if !staged.is_as_left(file)? && !is_planted("changed-mended") {
-            let why = "another program has changed the file since it was written the short way";
+            let why = "another program has changed the file since it was written by the short path";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let (length, written) = (staged.length(), staged.written());
@@ -88,7 +88,7 @@ impl Staged<'_> {
         &blocks[(written - offset) as usize..(staged_to - offset) as usize]
     }
 
-    /// Whether the file is as the short way left it. The check begins at the block in which the
+    /// Whether the file is as the short path left it. The check begins at the block in which the
     /// written bytes end. From there, the file must have the staged bytes, then the bytes that the
     /// stage has loaded from it, and zeros after the log. Where a write was in flight, the file may
     /// still have its old bytes. Earlier staged bytes are not checked, because the kill may have

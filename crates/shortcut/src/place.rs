@@ -4,7 +4,8 @@ use slimio_device::{Attributes, FileSystem};
 
 use crate::Refusal;
 
-/// Why a file system, or one of its mount options, rules out the short way. `None` if nothing does.
+/// Why a file system, or one of its mount options, rules out the short path. `None` if nothing
+/// does.
 pub(crate) fn refusal_of_file_system(file_system: &FileSystem) -> Option<Refusal> {
     let kind = file_system.kind.clone();
     let refusal = match file_system.kind.as_str() {
@@ -22,7 +23,7 @@ pub(crate) fn refusal_of_file_system(file_system: &FileSystem) -> Option<Refusal
     refusal.or_else(|| is_journaled.then_some(Refusal::Journaled(false)))
 }
 
-/// Everything in a file's attributes that rules out the short way.
+/// Everything in a file's attributes that rules out the short path.
 pub(crate) fn refusals_of_attributes(attributes: &Attributes) -> Vec<Refusal> {
     [
         (attributes.is_journaled, Refusal::Journaled(true)),

@@ -1,4 +1,4 @@
-//! Finds out whether a file can go the short way, and which of its blocks must be written first.
+//! Finds out whether a file can take the short path, and which of its blocks must be written first.
 
 use std::fs::File;
 use std::io;
@@ -17,8 +17,8 @@ use crate::place::{refusal_of_file_system, refusals_of_attributes};
 pub struct Space {
     /// Blocks that were written, so that a write to them changes no metadata.
     pub written: u64,
-    /// Blocks that were allocated, but not written. They must be written once before they can go
-    /// the short way.
+    /// Blocks that were allocated, but not written. They must be written once before they can take
+    /// the short path.
     pub unwritten: u64,
     /// Bytes without a block.
     pub holes: u64,
@@ -39,7 +39,7 @@ pub struct Probe {
     /// Whether this process may hold a write lease on the file: it runs as the file's owner or as
     /// root. Other programs that open a growing file see the right bytes only because of the lease.
     pub may_lease: bool,
-    /// Why the file can't go the short way. Empty if it can.
+    /// Why the file can't take the short path. Empty if it can.
     pub refusals: Vec<Refusal>,
 }
 
@@ -79,7 +79,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Whether the file can go the short way, once all of its blocks have been written.
+    /// Whether the file can take the short path, once all of its blocks have been written.
     pub fn can_be_taken(&self) -> bool {
         self.refusals.is_empty()
     }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How a program writes a log. This decides which short way the log goes.
+/// How a program writes a log. This decides which form of the short path the log takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One process writes the log, mostly at its end. The log never ends with a zero byte, so after
@@ -17,7 +17,7 @@ pub enum Kind {
     WholeBlocks,
 }
 
-/// A pattern for the files that go the short way.
+/// A pattern for the files that take the short path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     /// How these files are written.

@@ -17,7 +17,7 @@
 //!
 //! A file is self-ending if its records say where it ends. The keeper sends `g` to its
 //! [guard](crate::guard). An environment variable tells the process where to connect, and which
-//! files go the short way.
+//! files take the short path.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

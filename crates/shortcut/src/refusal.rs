@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a file can't go the short way. Its `Display` is one sentence without a full stop.
+/// Why a file can't take the short path. Its `Display` is one sentence without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The file is a directory, a pipe, a device or the like.

@@ -17,7 +17,7 @@ const RDB: &[u8; 5] = b"REDIS";
 /// What [`repair`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repaired {
-    /// The file has no zeros at its end that the short way could have left.
+    /// The file has no zeros at its end that the short path could have left.
     Whole,
     /// The file was cut, and the cut is durable.
     Cut {
@@ -29,7 +29,7 @@ pub enum Repaired {
 }
 
 /// Cuts a log of Redis or Valkey after its last byte that is not zero. Such a log never ends with a
-/// zero by itself. A file is cut only if it ends with a whole block, because the short way leaves
+/// zero by itself. A file is cut only if it ends with a whole block, because the short path leaves
 /// whole blocks.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Runs a program so that its logs go the short way.
+//! Runs a program so that its logs take the short path.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -35,10 +35,10 @@ pub(crate) const PASSED: [(i32, Signal); 7] = [
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-const NONE_MET: &str = "no file was written the short way: no process has opened a file that goes this \
-                        way, or the program is linked statically or has more rights than its user (setuid)";
+const NONE_MET: &str = "no file was written by the short path: no process has opened a file that can take \
+                        it, or the program is linked statically or has more rights than its user (setuid)";
 
-/// A program, and which of its files go the short way.
+/// A program, and which of its files take the short path.
 #[derive(Debug)]
 pub struct Run {
     /// The program and its arguments.
@@ -48,7 +48,7 @@ pub struct Run {
     /// The command that starts a guard: a process that calls [`guard`](crate::guard) with its
     /// standard input.
     pub guard: Vec<OsString>,
-    /// The patterns for the files that go the short way.
+    /// The patterns for the files that take the short path.
     pub patterns: Vec<Pattern>,
     /// The folder for the stages, in memory. `None` chooses a folder.
     pub stages: Option<PathBuf>,

@@ -214,7 +214,7 @@ impl<'a> Staged<'a> {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether a file of this size is longer than the short way can have made it. If so, somebody
+    /// Whether a file of this size is longer than the short path can have made it. If so, somebody
     /// else has appended to it.
     pub(crate) fn is_longer(&self, size: u64) -> bool {
         size > self.get(REACH)

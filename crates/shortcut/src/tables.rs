@@ -87,9 +87,9 @@ fn said(probe: io::Result<Probe>) -> String {
             format!("left to the kernel: {}", why.join("; "))
         }
         Ok(Probe { space: Some(Space { written, .. }), size, .. }) if written < size => {
-            "written the short way in those blocks that were written before".to_owned()
+            "written by the short path in those blocks that were written before".to_owned()
         }
-        Ok(_) => "written the short way".to_owned(),
+        Ok(_) => "written by the short path".to_owned(),
     }
 }
 

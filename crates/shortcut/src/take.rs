@@ -18,7 +18,7 @@ use crate::{Identity, Probe, Refusal};
 /// Why a file was not taken.
 #[derive(Debug)]
 pub enum NotTaken {
-    /// The file can't go the short way, for these reasons. Nothing was changed.
+    /// The file can't take the short path, for these reasons. Nothing was changed.
     Refused(Vec<Refusal>),
     /// Somebody else has the file open or has just changed it, or the program does not write at the
     /// file's end. Nothing was changed.
@@ -58,7 +58,7 @@ impl<F: AsFd> LogFile<F> {
     /// the record locks (`F_SETLK`) that the process has on the file.
     ///
     /// # Errors
-    /// If the file can't go the short way, or if an operation fails. The file is then unchanged,
+    /// If the file can't take the short path, or if an operation fails. The file is then unchanged,
     /// with one exception: after a failed write, zeros may be at its end.
     pub fn take(&self) -> Result<(), NotTaken> {
         let _writing = self.stage.writing()?;

@@ -41,7 +41,7 @@ const HARMLESS: [Errno; 9] = [
     Errno::AGAIN,
 ];
 
-/// At most this many writes go the short way before the next sync. A program that writes more
+/// At most this many writes take the short path before the next sync. A program that writes more
 /// without a sync either writes much at once, or does not wait for the disk when it commits. Then
 /// its writes should not wait for the disk either.
 const UNSYNCED_MAX: u32 = 8;
@@ -54,15 +54,15 @@ pub struct WholeFile<'a> {
     debt: Debt<'a>,
     /// The descriptor for direct writes; `None` if all writes go to the program's descriptor.
     direct: Option<File>,
-    /// The alignment that direct writes need; `None` if the file can't go the short way. The first
-    /// write looks it up.
+    /// The alignment that direct writes need; `None` if the file can't take the short path. The
+    /// first write looks it up.
     alignment: OnceLock<Option<Alignment>>,
     /// A run of blocks that were written. The upper half is the number of the first block, and the
     /// lower half is the number of the block after the last.
     written: AtomicU64,
     /// The value of [`Debt::moved`] when the blocks of `written` were looked up.
     moved: AtomicU64,
-    /// Writes that went the short way since the last sync.
+    /// Writes that took the short path since the last sync.
     unsynced: AtomicU32,
     /// The value of [`Debt::failures`] when the file was opened.
     failures: u64,

@@ -1,4 +1,4 @@
-//! Logs that are written the short way, on real file systems.
+//! Logs that are written by the short path, on real file systems.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};

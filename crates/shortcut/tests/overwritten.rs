@@ -1,4 +1,4 @@
-//! Logs that a program overwrites and reads while they go the short way, as SQLite does.
+//! Logs that a program overwrites and reads while they take the short path, as SQLite does.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};

@@ -93,8 +93,8 @@ fn what_is_written_is_durable_at_once() {
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
-        // A program that writes much without a sync does not wait for the disk. Eight writes go the
-        // short way; one of them was made above.
+        // A program that writes much without a sync does not wait for the disk. Eight writes take
+        // the short path; one of them was made above.
         let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));

@@ -1,4 +1,4 @@
-//! `cargo x lab shortcut`: in one boot, times durable appends to a log file, by the short way of
+//! `cargo x lab shortcut`: in one boot, times durable appends to a log file, by the short path of
 //! `slimio shortcut run` and in other ways. The file is first on ext4 with its journal, and then on
 //! XFS.
 

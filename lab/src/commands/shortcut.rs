@@ -78,7 +78,7 @@ impl Site {
     /// Prints a warning if `slimio shortcut run` was used but did not report that a log takes the
     /// short path. `said` is the output of both programs.
     fn check(&self, said: &str) {
-        if !self.under.is_empty() && !said.contains(": written the short way") {
+        if !self.under.is_empty() && !said.contains(": written by the short path") {
             let lines = said.lines().filter(|line| line.starts_with("slimio: "));
             let why: Vec<&str> = lines.collect();
             eprintln!("no log took the short path: {} {}", self.under.join(" "), why.join("; "));

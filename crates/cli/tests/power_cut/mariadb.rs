@@ -25,7 +25,7 @@ impl MariaDb {
         serve.arg(temporary(place));
         if place.is_short() {
             // Without this option, MariaDB would write its log with `O_DIRECT`, and such a log does
-            // not go the short way.
+            // not take the short path.
             serve.arg("--innodb-log-file-buffering");
         }
         let socket = socket(place);

@@ -127,10 +127,10 @@ impl Place {
     }
 
     /// Checks how logs were written. If there is a profile, at least one log must have been written
-    /// the short way. Without a profile, no log may have been written the short way.
+    /// by the short path. Without a profile, no log may have been written by the short path.
     pub(crate) fn check_said(&self) {
         let said = fs::read_to_string(self.said()).unwrap();
-        assert_eq!(said.contains(": written the short way"), self.is_short(), "{said}");
+        assert_eq!(said.contains(": written by the short path"), self.is_short(), "{said}");
     }
 }
 

@@ -1,5 +1,5 @@
 """Makes random system calls on a log file, and prints what the calls return. Two runs with the same
-seed must print the same lines, whether or not the log goes the short way.
+seed must print the same lines, whether or not the log takes the short path.
 
     python3 calls.py FOLDER SEED COUNT
 """

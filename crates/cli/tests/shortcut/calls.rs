@@ -35,5 +35,5 @@ fn a_program_sees_what_it_would_see_otherwise() {
         assert_eq!(stock.len(), short.len());
         assert!(place.stages().is_empty());
     }
-    assert!(place.said().contains("written the short way"), "{}", place.said());
+    assert!(place.said().contains("written by the short path"), "{}", place.said());
 }

@@ -104,7 +104,7 @@ fn check_kills(name: &'static str) {
         place.said()
     );
     assert!(acknowledged >= ROUNDS * RECORDS_MIN, "only {acknowledged} records were acknowledged");
-    assert!(place.said().contains("written the short way"), "{}", place.said());
+    assert!(place.said().contains("written by the short path"), "{}", place.said());
     assert!(fs::read_dir(place.notes()).unwrap().next().is_none(), "there is a note about a log");
 }
 
@@ -206,12 +206,12 @@ fn connections_of_sqlite_see_each_other() {
         let mut command = place.run(&[&"--profile", &"sqlite", &"--", &"python3", &script]);
         assert_eq!(text(&command.arg(synchronous).output().unwrap()), "ok\n", "{}", place.said());
     }
-    assert!(place.said().contains("a.db-wal: written the short way"), "{}", place.said());
+    assert!(place.said().contains("a.db-wal: written by the short path"), "{}", place.said());
     assert!(place.stages().is_empty());
 }
 
-/// A log that is overwritten again and again stays on the short way, although each checkpoint reads
-/// the log's frames before the log begins anew.
+/// A log that is overwritten again and again stays on the short path, although each checkpoint
+/// reads the log's frames before the log begins anew.
 #[test]
 fn sqlite_stays_on_the_short_way() {
     let Some(place) = Place::new() else { return };
@@ -222,7 +222,7 @@ fn sqlite_stays_on_the_short_way() {
          c.execute('PRAGMA journal_mode=WAL'); c.execute('PRAGMA synchronous=FULL')\n\
          c.execute('CREATE TABLE t(v)')\n\
          for n in range(2500): c.execute('INSERT INTO t VALUES(?)', ('x' * 300,))\n\
-         # Only direct I/O shows that the log still goes the short way.\n\
+         # Only direct I/O shows that the log still takes the short path.\n\
          wal = [fd for fd in os.listdir('/proc/self/fd') if os.path.realpath('/proc/self/fd/' + fd) == path + '-wal']\n\
          print([bool(int(open('/proc/self/fdinfo/' + fd).read().split()[3], 8) & os.O_DIRECT) for fd in wal])\n",
         place.path().join("a.db")

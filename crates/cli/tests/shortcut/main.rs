@@ -32,7 +32,7 @@ static LEASES: Mutex<()> = Mutex::new(());
 /// Time limit for waits that normally take only a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A file system whose logs can go the short way, a folder for the stages, and a file for the
+/// A file system whose logs can take the short path, a folder for the stages, and a file for the
 /// standard error of programs.
 struct Place {
     mounted: Mounted,
@@ -72,8 +72,8 @@ impl Place {
         command
     }
 
-    /// Like [`Place::run`], for a script that python3 runs. The script's files `*.log` go the short
-    /// way.
+    /// Like [`Place::run`], for a script that python3 runs. The script's files `*.log` take the
+    /// short path.
     fn python(&self, text: &str) -> Command {
         self.run(&[&"--match", &"*.log", &"--", &"python3", &self.script(text)])
     }

@@ -1,4 +1,4 @@
-//! Stock MariaDB, whose redo log goes the short way if it is buffered.
+//! Stock MariaDB, whose redo log takes the short path if it is buffered.
 
 use std::fs;
 use std::path::PathBuf;
@@ -90,9 +90,9 @@ fn what_was_committed_outlives_a_killed_server() {
     running.wait().unwrap();
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
-    // MariaDB only allocates the blocks of a new log. A log goes the short way only if its blocks
+    // MariaDB only allocates the blocks of a new log. A log takes the short path only if its blocks
     // were written before. So the library filled this log with zeros when MariaDB opened the log.
-    assert_eq!(said.matches("ib_logfile0: written the short way\n").count(), 1, "{said}");
+    assert_eq!(said.matches("ib_logfile0: written by the short path\n").count(), 1, "{said}");
     // The server starts without `run`, and has every row.
     let mut command = Command::new(&mariadb.program);
     command.args(mariadb.arguments()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -120,7 +120,7 @@ fn a_log_that_is_written_directly_is_filled_and_left_to_the_server() {
     let said = place.said();
     let left = "ib_logfile0: left to the kernel: the program itself uses direct I/O\n";
     assert_eq!(said.matches(left).count(), 1, "{said}");
-    assert!(place.status().contains(" 0 writes went the short way"), "{}", place.status());
+    assert!(place.status().contains(" 0 writes took the short path"), "{}", place.status());
     assert_eq!(probed(), 0);
     kill_process(pid(&running), Signal::TERM).unwrap();
     assert!(running.wait().unwrap().success());

@@ -22,7 +22,7 @@ fn it_ends_as_the_program_ends() {
     assert_eq!(run("exit 0").code(), Some(0));
     assert_eq!(run("exit 7").code(), Some(7));
     assert_eq!(run("kill -9 $$").code(), Some(137));
-    assert!(place.said().contains("no file was written the short way"), "{}", place.said());
+    assert!(place.said().contains("no file was written by the short path"), "{}", place.said());
     // `run` becomes the parent of the processes that the program leaves behind, and waits for them.
     assert_eq!(run("(sleep 0.3; echo late > late) & exit 3").code(), Some(3));
     fs::remove_file("late").unwrap();
@@ -61,7 +61,9 @@ fn a_daemon_is_looked_after() {
     );
     let mut command = place.python(&text);
     let mut run = Running(command.spawn().unwrap());
-    wait_for("daemon's log", || place.status().contains("daemon.log: goes the short way; 5 bytes"));
+    wait_for("daemon's log", || {
+        place.status().contains("daemon.log: takes the short path; 5 bytes")
+    });
     // `run` passes the signal on to the daemon.
     kill_process(pid(&run), Signal::TERM).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(5));
@@ -147,7 +149,7 @@ fn a_full_disk_is_told_and_the_log_goes_on() {
     let mut command = place.python(&text);
     let said = text_of(&mut command);
     assert_eq!(said, "True True\nTrue True\n", "{}", place.said());
-    assert!(place.said().contains("written the short way"));
+    assert!(place.said().contains("written by the short path"));
 }
 
 fn text_of(command: &mut Command) -> String {
@@ -197,7 +199,7 @@ fn a_program_goes_on_without_its_keeper() {
         from.read_exact(&mut [0]).unwrap();
     };
     append("one\n");
-    assert!(place.status().contains(".log: goes the short way"));
+    assert!(place.status().contains(".log: takes the short path"));
     let program = child_of(pid(&run));
     // The guard is killed first. Otherwise, the guard would give the file back.
     kill(guard_of(pid(&run)));
@@ -213,7 +215,7 @@ fn a_program_goes_on_without_its_keeper() {
 }
 
 /// A child, such as one that saves a snapshot, closes the descriptors that it does not need. The
-/// parent's log must still go the short way after that.
+/// parent's log must still take the short path after that.
 #[test]
 fn a_child_that_closes_the_log_does_not_end_it() {
     let Some(place) = Place::new() else { return };
@@ -233,7 +235,7 @@ fn a_child_that_closes_the_log_does_not_end_it() {
     let mut run = Running(run.unwrap());
     std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
     let status = place.status();
-    assert!(status.contains("parent.log: goes the short way; 4 bytes"), "{status}");
+    assert!(status.contains("parent.log: takes the short path; 4 bytes"), "{status}");
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
 }
@@ -342,7 +344,7 @@ fn a_stopped_program_holds_up_no_other() {
     let stopped_log = place.path().join("stopped.log");
     // Zeros written ahead also make a file longer, so only the status shows that data was written.
     let is_written =
-        |line: &&str| line.contains(".log: goes the short way; ") && !line.ends_with("; 0 bytes");
+        |line: &&str| line.contains(".log: takes the short path; ") && !line.ends_with("; 0 bytes");
     wait_for("writes to both", || place.status().lines().filter(is_written).count() == 2);
     std::thread::sleep(Duration::from_millis(100));
     kill_process(stopped, Signal::STOP).unwrap();

@@ -113,7 +113,7 @@ fn what_was_committed_outlives_a_killed_server() {
     running.wait().unwrap();
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
-    assert_eq!(said.matches(": written the short way").count(), 1, "{said}");
+    assert_eq!(said.matches(": written by the short path").count(), 1, "{said}");
     // The server is started again, without `slimio shortcut run`, and has every row.
     let words = postgres.server();
     let mut command = Command::new(&words[0]);

@@ -77,7 +77,9 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
     let mut client = redis.client();
     let log = redis.log();
     for round in 0..3 {
-        wait_for("short way for the log", || place.status().contains(".aof: goes the short way"));
+        wait_for("short path for the log", || {
+            place.status().contains(".aof: takes the short path")
+        });
         for key in 0..50 {
             client.expect(&["SET", &format!("k:{round}:{key}"), &"v".repeat(key * 40)]).unwrap();
         }
@@ -87,7 +89,7 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
         assert!(seen.ends_with(b"\r\n"), "round {round}: the file goes on after the log's end");
         assert!(
             (seen.len() as u64) < longer,
-            "round {round}: the log was not written the short way: a reader sees {} of the file's \
+            "round {round}: the log was not written by the short path: a reader sees {} of the file's \
              {longer} bytes; {}",
             seen.len(),
             place.said()
@@ -127,7 +129,7 @@ fn a_rewritten_log_goes_the_short_way_too() {
         });
         logs.push(redis.log());
         client.expect(&["SET", "after", &format!("{round}")]).unwrap();
-        wait_for("short way for the log", || {
+        wait_for("short path for the log", || {
             place.status().starts_with(&format!("{}: goes", redis.log().display()))
         });
         // A background thread of Redis closes the old log, so the old log's stage may exist for a

@@ -48,7 +48,7 @@ pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandl
     inserting.collect()
 }
 
-/// Waits until the table has at least [`ROWS`] rows. Then checks that writes went the short way,
+/// Waits until the table has at least [`ROWS`] rows. Then checks that writes took the short path,
 /// and returns the output of `slimio shortcut status`.
 pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> String {
     super::wait_for("rows", || {
@@ -62,7 +62,7 @@ pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> Stri
     };
     // There are fewer syncs than rows, because some transactions share a sync.
     let least = ROWS / CLIENTS / 2;
-    assert!(number(" writes went the short way") > least, "{status}{}", place.said());
+    assert!(number(" writes took the short path") > least, "{status}{}", place.said());
     assert!(number(" syncs had nothing to do") > least, "{status}{}", place.said());
     status
 }

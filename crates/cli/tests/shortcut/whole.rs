@@ -36,7 +36,7 @@ fn what_the_kernel_is_to_make_durable_is_not_forgotten() {
 #[test]
 fn whole_blocks_are_durable_at_once() {
     let Some(place) = check("direct") else { return };
-    assert_eq!(place.said().matches("ib_logfile0: written the short way").count(), 1);
+    assert_eq!(place.said().matches("ib_logfile0: written by the short path").count(), 1);
     let left = fs::read_dir(place.stages.path()).unwrap().count();
     assert_eq!(left, 1, "only the file with the recorded standard error is left");
 }

@@ -14,12 +14,12 @@ use crate::{meeting, open_logs, whole_files};
 
 /// A descriptor that is opened with one of these flags is not for writing.
 const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
-/// If the program opens a log with one of these flags, the log's writes do not go the short way,
+/// If the program opens a log with one of these flags, the log's writes do not take the short path,
 /// because they are already direct or durable.
 const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
 /// Called when the program has opened a descriptor. If the file is open for writing, and is a log
-/// or a file that is written in whole blocks, starts to serve the file the short way.
+/// or a file that is written in whole blocks, starts to serve the file by the short path.
 fn opened(descriptor: c_int, flags: c_int) -> c_int {
     let is_for_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
