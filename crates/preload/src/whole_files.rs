@@ -1,4 +1,5 @@
-//! The open files that the program overwrites in whole blocks, by their descriptors.
+//! The open files that the program overwrites in whole blocks, and how a descriptor leads to its
+//! file.
 //!
 //! These files share the table of descriptors with the logs. In that table, their numbers begin
 //! after those of the logs. This module uses no locks. So a forked child can go on, whatever the
@@ -30,18 +31,18 @@ use crate::open_logs::{LOGS, OWN, TABLE, failed};
 const FILES: usize = OWN as usize - 1 - LOGS;
 /// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, each
 /// write goes to the end of the file, whatever the write's offset (see pwrite(2)). With `O_DIRECT`,
-/// the short path would gain nothing: the program can already flush one write while it makes the
-/// next write.
+/// the program can already make its next write while the last one is flushed. It could not if each
+/// write took the short path, because such a write returns only when it is durable.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 /// The bit of `users` that is set in a slot that is not free.
 const BUSY: usize = 1 << 63;
 
 static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
-/// The table of debts. The cell is empty before the first use. Later, it holds `None` if the keeper
-/// could not give this process the table.
+/// The table of debts. The cell is empty before the first use. Later, it holds `None` if this
+/// process could not get the table from the keeper, the process `slimio shortcut run`.
 static DEBTS: OnceLock<Option<Debts>> = OnceLock::new();
-/// Whether a sync by this library has failed. Without a table of debts, this library syncs each
-/// write at once.
+/// Whether a sync that this library made by itself has failed. It makes such syncs only if there is
+/// no table of debts: then it syncs each write at once.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Room for an open file.
@@ -53,8 +54,9 @@ struct Slot {
     file: UnsafeCell<Option<WholeFile<'static>>>,
 }
 
-// SAFETY: only two threads change the file: the thread that has taken the free slot, before the
-// slot has users, and the last user. Only users read the file.
+// SAFETY: only two threads change the file. The thread that has taken the free slot does so before
+// the slot has users, and the last user does so after all other users have left. Only users read
+// the file.
 unsafe impl Sync for Slot {}
 
 impl Slot {

@@ -1,4 +1,5 @@
-//! Mends the file of a killed process with the bytes in the stage.
+//! Mends the file of a killed process: adds the bytes that are in the stage (memory that processes
+//! share) but not yet in the file.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +21,7 @@ const PIECE_LBAS: usize = 256;
 pub enum Mended {
     /// The stage had no log, or its file is already mended.
     Nothing,
-    /// The file ends with the log now, and all of it is durable.
+    /// The file now ends where the log ends, and all of it is durable.
     Log {
         /// Bytes that were appended, but were not in the file.
         written: u64,
@@ -48,10 +49,10 @@ impl Stage {
     /// No process may have the file open for writing. If a killed process still has a write in
     /// flight, the kernel makes this call wait for the write.
     ///
-    /// # Errors
-    /// If `file` is not the stage's file (`InvalidInput`), was changed by another program in the
-    /// meantime (`InvalidData`), or can't be written. The stage and the file then stay as they
-    /// were.
+    /// # Errors If `file` is not the stage's file (`InvalidInput`), or was changed by another
+    /// program in the meantime (`InvalidData`): the file is then unchanged. If the file can't be
+    /// read, written, cut or synced: the file may then be changed already. In each case the stage
+    /// stays as it was, so that the file can be mended later.
     pub fn mend(&self, file: &File) -> io::Result<Mended> {
         let mut staged = self.staged()?;
         let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
@@ -60,7 +61,7 @@ impl Stage {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if !staged.is_as_left(file)? && !is_planted("changed-mended") {
-            let why = "another program has changed the file since it was written by the short path";
+            let why = "another program has changed the file since the killed process wrote to it";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let (length, written) = (staged.length(), staged.written());
@@ -91,8 +92,9 @@ impl Staged<'_> {
     /// Whether the file is as the short path left it. The check begins at the block in which the
     /// written bytes end. From there, the file must have the staged bytes, then the bytes that the
     /// stage has loaded from it, and zeros after the log. Where a write was in flight, the file may
-    /// still have its old bytes. Earlier staged bytes are not checked, because the kill may have
-    /// come while they were being moved.
+    /// still have its old bytes. The staged bytes before that block are not checked. If the
+    /// kill came while the last blocks were being copied to the front of the stage, other bytes may
+    /// be in their place.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {

@@ -33,9 +33,10 @@ pub enum Repaired {
 /// whole blocks.
 ///
 /// # Errors
-/// If the file can't be opened for writing or leased, if another program has it open
-/// (`ResourceBusy`), or if it is no log of Redis or Valkey (`InvalidData`). The file is then
-/// unchanged. Also if the file can't be read or cut, or if the cut can't be made durable.
+/// If the file can't be opened for writing, leased or read, if another program has it open
+/// (`ResourceBusy`), or if it is no log of Redis or Valkey (`InvalidData`): the file is then
+/// unchanged. If the file can't be cut, or if the cut can't be made durable: the file may then be
+/// shorter already.
 pub fn repair(path: &Path) -> io::Result<Repaired> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     // A file that does not end with a zero needs no repair, even if another program has it open.

@@ -93,8 +93,9 @@ fn what_is_written_is_durable_at_once() {
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
-        // A program that writes much without a sync does not wait for the disk. Eight writes take
-        // the short path; one of them was made above.
+        // After eight direct writes without a sync, further writes are left to the kernel. So a
+        // program that writes much without a sync does not wait for the disk. One of the eight
+        // writes was made above.
         let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));
@@ -197,7 +198,8 @@ fn a_failed_write_is_told_to_all_that_have_the_file_open() {
         assert_eq!(file.sync(true, || Ok(())).unwrap_err().raw_os_error(), Some(5));
         assert_eq!(write(file).unwrap_err().raw_os_error(), Some(5));
     }
-    // A process that opens the file after the failure begins with a debt.
+    // A process that opens the file after the failure begins with a debt: its first sync must call
+    // the kernel.
     let later = opened(debts, &file);
     assert!(later.debt().is_owed());
     let failure = later.sync(false, || Err(io::Error::from(ErrorKind::StorageFull)));

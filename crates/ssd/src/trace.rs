@@ -9,7 +9,8 @@
 //! |  8 B  |   4 B   |     4 B     |     8 B      |   8 B    |
 //!
 //! block: | length of the payload, 4 B | events, 4 B | checksum, 8 B | payload |
-//! end:   a block with zero length and zero events; its payload is the count of all events, 8 B
+//! end:   a block whose length and events are written as zero, although it has a payload of 8 B:
+//!        the count of all events in the trace
 //! ```
 //!
 //! The text says how the trace was made, in lines of the form `name: value`. In a payload, an event

@@ -1,8 +1,9 @@
 //! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. The tests destroy the
 //! data on the namespaces.
 //!
-//! A test runs on a namespace of kind KIND if the environment variable `SLIMIO_NVME_KIND` names
-//! that namespace. Otherwise, the test prints that it is skipped for this kind.
+//! Each test has a list of kinds of namespaces, such as `FDP`. It runs on a namespace of a kind if
+//! an environment variable names that namespace: `SLIMIO_NVME_FDP` for the kind `FDP`. Otherwise,
+//! the test prints that it is skipped for this kind.
 
 mod common;
 mod lifetimes;

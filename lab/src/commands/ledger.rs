@@ -69,9 +69,9 @@ pub fn run(args: &Ledger) -> Result<String> {
         fs::remove_dir_all(&config.server.directory).doing("removing the server's data")?;
     }
     Ok(format!(
-        "{} lives of {} under {}, seed {}: {} units acknowledged, and all of them found; of the units \
-         in flight at a death, {} were found and {} were not; {} values seen by other clients; {} keys at the \
-         end; {} snapshots begun\n",
+        "{} lives of {} under {}, seed {}: {} commands and transactions \
+         acknowledged, and all of them found; of those in flight at a death, {} were found and {} were not; \
+         {} values that clients read from each other's keys; {} keys at the end; {} snapshots begun\n",
         report.lives,
         config.server.kind,
         config.server.policy,

@@ -1,5 +1,5 @@
-//! Finds the two device nodes of a namespace in `/sys`, from the path of one of them. This path may
-//! have an unusual name.
+//! Finds the two device nodes of a namespace in `/sys`, from the path of one of them. The path may
+//! have any name, or be a link: only its device number counts.
 
 use std::fs;
 use std::io;

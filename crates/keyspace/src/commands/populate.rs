@@ -14,10 +14,10 @@ const STEP_KEYS_MAX: usize = 64;
 /// Bytes of values after which a step ends.
 const STEP_SIZE_MAX: usize = 256 << 10;
 
-/// Upper bound of the bytes that a key takes in the log, without its prefix and without a value of
-/// the given size. These bytes are the colon and the number in the key, `SET`, the text of a value
-/// for which no size was given, the sizes and the count of the three arguments, and a `SELECT`
-/// before the first key.
+/// Upper bound of the bytes that a key takes in the log, beyond its prefix and the argument `size`.
+/// These bytes are the colon and the number in the key, `SET`, the text of a value if the command
+/// gives no size, the sizes and the count of the three arguments, and a `SELECT` before the first
+/// key.
 const KEY_OVERHEAD: u64 = 72;
 
 /// A running `DEBUG POPULATE`, with the keys that are still to be created.

@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// Limit of the compressed bytes that one fetch reads.
 const INPUT_SIZE: u64 = 64 * 1024;
-/// If fewer bytes than this are fetched, the next literals or match may be incomplete.
+/// If `input` has fewer bytes than this, the next literals or match in it may be incomplete.
 const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;
 /// Size in bytes of `out`. There is room for the output that matches may still refer to, for one
 /// piece, and for one match beyond the piece.

@@ -225,7 +225,9 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
         do_all(&mut *path, [write(0, 1, 1, true)]);
     }
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
-        eprintln!("SKIPPED: no state file was refused: files can't have attributes in {folder:?}");
+        eprintln!(
+            "SKIPPED: refusing another drive's state file, as files can't have attributes in {folder:?}"
+        );
         return;
     }
     let own = std::fs::read(state_of(&file)).expect("the file exists");
@@ -282,7 +284,9 @@ fn a_drive_that_was_written_under_another_name_does_not_go_back() {
     let (file, other) = (folder.path().join("drive"), folder.path().join("other"));
     drop(drive(&in_file(file.clone())));
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
-        eprintln!("SKIPPED: no other name was noticed: files can't have attributes in {folder:?}");
+        eprintln!(
+            "SKIPPED: noticing a drive's second name, as files can't have attributes in {folder:?}"
+        );
         return;
     }
     std::fs::hard_link(&file, &other).expect("the file can be linked");
@@ -347,7 +351,8 @@ fn options_that_change_do_not_change_what_was() {
     again.with_ftl(Ftl::check);
 }
 
-/// The fixtures are data files with state files that were written by a version without a journal.
+/// The fixtures are state files that were written by a version without a journal. The test makes
+/// the data files.
 #[test]
 fn a_drive_of_the_older_format_is_taken_over() {
     let folder = tempfile::tempdir().expect("a directory for the test");

@@ -306,7 +306,8 @@ impl Witness {
 
     /// Notes whether an operation has succeeded.
     pub(crate) fn completed(&mut self, token: u64, is_success: bool) {
-        // A command may have several operations, which all have its token.
+        // All operations of a command have the same token, so the token stays in `tokens` when one
+        // of them completes.
         let Some(&index) = self.tokens.get(&token) else {
             assert!(self.is_ambiguous, "an operation that completes was begun before");
             return;
@@ -373,8 +374,9 @@ impl Witness {
         let index = if is_conflict {
             self.asked.iter().rposition(is_it)
         } else {
-            // A reset ends requests for events without a reply. So another command with the same
-            // identifier goes first.
+            // A reset ends requests for events without a reply, so such a request may still be
+            // unanswered here. If another unanswered command has the same identifier, the reply is
+            // for that command.
             let is_owed = |asked: &Asked| is_it(asked) && asked.opcode != 0x0c;
             self.asked.iter().position(is_owed).or_else(|| self.asked.iter().position(is_it))
         };
@@ -383,8 +385,7 @@ impl Witness {
         let asked = &mut self.asked[index];
         assert_eq!(asked.awaited, 0, "a command gets its reply only after its data: {asked:?}");
         asked.is_answered = true;
-        // The command is a Connect that has succeeded, because Connect is a connection's first
-        // command.
+        // The first Fabrics command (7Fh) that succeeds on a connection is its Connect.
         if status == 0 && asked.opcode == 0x7f {
             self.stage = Stage::Connected;
         }
@@ -434,8 +435,9 @@ fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
 
 impl Witness {
     /// If several commands ask for the same operations, the witness can't know which operation
-    /// belongs to which command. When one of these commands gets a reply that does not fit its
-    /// operations, the witness exchanges its operations with those of a command that they fit.
+    /// belongs to which command. When one of these commands gets a reply that does not fit
+    /// the operations that were counted for it, the witness exchanges these operations with those
+    /// of an equal, unanswered command whose operations fit the reply.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;

@@ -177,7 +177,7 @@ fn second_life(
     for crash_point in 0.. {
         let mut media = SimMedia::from_image(plan.config, plan.kind, image);
         // With `Always`, every acknowledged record is durable, whatever the mapped buffers hold. So
-        // it is enough to pretend that the buffers are mapped.
+        // private memory, which is cheaper, can stand in for the mapped buffers.
         media.is_feigned = plan.policy == Policy::Always;
         let disk = media.disk.clone();
         disk.crash_after(crash_point);
