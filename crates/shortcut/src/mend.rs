@@ -49,10 +49,11 @@ impl Stage {
     /// No process may have the file open for writing. If a killed process still has a write in
     /// flight, the kernel makes this call wait for the write.
     ///
-    /// # Errors If `file` is not the stage's file (`InvalidInput`), or was changed by another
-    /// program in the meantime (`InvalidData`): the file is then unchanged. If the file can't be
-    /// read, written, cut or synced: the file may then be changed already. In each case the stage
-    /// stays as it was, so that the file can be mended later.
+    /// # Errors
+    /// If `file` is not the stage's file (`InvalidInput`), or was changed by another program in the
+    /// meantime (`InvalidData`): the file is then unchanged. If the file can't be read, written,
+    /// cut or synced: the file may then be changed already. In each case the stage stays as it was,
+    /// so that the file can be mended later.
     pub fn mend(&self, file: &File) -> io::Result<Mended> {
         let mut staged = self.staged()?;
         let Some(of) = staged.file() else { return Ok(Mended::Nothing) };
