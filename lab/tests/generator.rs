@@ -24,8 +24,9 @@ const STALL: Duration = Duration::from_secs(1);
 /// A request that does not wait for the [`STALL`] takes less than this, even on a busy machine.
 const SLOW: Duration = Duration::from_millis(500);
 const CLIENTS: usize = 4;
-/// Requests per second. Even a busy machine can serve several times as many. Otherwise, requests
-/// that become due after the stall would wait long behind the requests of the stall.
+/// Requests per second. Even a busy machine can serve several times as many. If it could not,
+/// requests that become due after the stall would wait long behind those that became due during the
+/// stall.
 const PER_SECOND: f64 = 200.0;
 
 fn writer() -> RequestWriter {

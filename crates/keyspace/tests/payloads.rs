@@ -24,7 +24,7 @@ const PLACES: usize = 150;
 const MEMORY_BESIDE: usize = 1 << 20;
 
 /// One byte of a payload becomes at most this many bytes of memory: three bytes of LZF become at
-/// most 264 bytes, and a member takes more bytes in a tree than in a payload.
+/// most 264 bytes, and a member takes at most 16 times as many bytes in a tree as in a payload.
 const GROWTH_MAX: usize = 88 * 16;
 
 /// A value, without its version and checksum.
@@ -234,7 +234,7 @@ fn every_changed_byte_is_survived() {
             value[at] = before;
         }
     }
-    assert!(refused > 5000, "much of the damage is found: {refused}");
+    assert!(refused > 5000, "only {refused} damaged values were refused");
 }
 
 #[test]

@@ -502,7 +502,7 @@ pub struct Segments<'a> {
     reply: &'a ReplyBuf,
     /// The next shared string.
     index: usize,
-    /// Where the next of the reply's own bytes begin.
+    /// Index of the first of the reply's own bytes that were not passed yet.
     own: usize,
     /// Whether the reply's own bytes before that shared string come next.
     in_own: bool,

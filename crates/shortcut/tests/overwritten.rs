@@ -1,4 +1,6 @@
-//! Logs that a program overwrites and reads while they take the short path, as SQLite does.
+//! Logs that a program overwrites and reads, as SQLite does, while the logs take the short path:
+//! the program's bytes are staged in shared memory (the *stage*), and then written by direct I/O.
+//! If the program is killed, the stage *mends* the file: the staged bytes are written to it.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
@@ -142,8 +144,8 @@ fn reading_and_writing_share_the_position() {
     assert_eq!(fs::read(&path).unwrap(), b"0123xy6789!");
 }
 
-/// The file is for writing only, so the bytes around a write can't be read, and only the kernel can
-/// write there.
+/// The file is open for writing only. So the bytes around a write, in the same blocks, can't be
+/// read, and only the kernel can do the write.
 #[test]
 fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -334,8 +336,9 @@ fn an_offset_does_not_count_for_a_file_that_is_appended_to() {
     log.release().unwrap();
 }
 
-/// If the page cache had zeros ahead, the kernel would write them over bytes that were written
-/// directly.
+/// A read turns direct I/O off. Before zeros are added after the log's end, direct I/O must be on
+/// again. If the zeros went into the page cache, the kernel could write them to the file later,
+/// over bytes that were written directly meanwhile.
 #[test]
 fn zeros_are_direct_after_somebody_has_read() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -8,8 +8,9 @@ use slimio_ssd::Canceller;
 use crate::waker::Waker;
 
 /// A connection, as its controller sees it. Through the link, the controller wakes the connection.
-/// Once the host is told of a reset or of the controller's end, it relies on old operations no
-/// longer changing the drive. So the controller first closes the connection to operations.
+/// Once the host is told of a reset or of the controller's end, the host relies on old operations
+/// no longer changing the drive. So before the host is told, the controller closes the connection
+/// to operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,

@@ -1,4 +1,5 @@
-//! Files that an interrupted first start has left, and directories that only look like that.
+//! Directories in which a first start was interrupted, and directories that only look as if that
+//! had happened.
 
 #![expect(clippy::unwrap_used, reason = "a test fails if a step fails")]
 
@@ -91,8 +92,8 @@ fn whatever_a_first_start_left_half_made_is_gone_on_with() {
 }
 
 /// Clearing away the files of an unfinished first start fails halfway. The superblock's file must
-/// still exist, because the other files without it would count as a damaged volume. Only then can
-/// the next start make the volume.
+/// still exist: without it, the other files would count as a damaged volume, and the next start
+/// could not make the volume.
 #[test]
 fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
     let place = tempfile::tempdir().unwrap();

@@ -47,8 +47,8 @@ impl Context<'_> {
     }
 }
 
-/// Elements that one step draws one by one. Each of them is found by a walk through the
-/// collection's tree.
+/// At most this many elements are drawn one by one in one step. Each of them is found by a walk
+/// through the collection's tree.
 const STEP_DRAWS_MAX: usize = 256;
 
 /// A running command that replies with random elements.
@@ -117,8 +117,8 @@ enum Choice {
 }
 
 impl Draw {
-    /// Draws this many elements of a collection, or all elements if there are fewer. If `count` is
-    /// negative, an element may be drawn several times.
+    /// Draws `count` elements of a collection, or all elements if there are fewer. If `count` is
+    /// negative, draws `-count` elements, and an element may be drawn several times.
     ///
     /// Panics if the value is no collection.
     pub(crate) fn new(source: Value, count: i64) -> Self {

@@ -28,9 +28,9 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     }
 }
 
-/// A path with a descriptor that is readable while operations are in flight, unless some of them
-/// wait to be handed to the device again. A simulated device completes operations only when it is
-/// polled, so the server must poll until no operation is in flight.
+/// A path to a device, with a descriptor that is readable while operations are in flight, unless
+/// some of them wait to be handed to the device again. A simulated device completes operations only
+/// when it is polled, so the server must poll until no operation is in flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,
@@ -46,7 +46,8 @@ impl Readable {
         if self.path.in_flight() > 0 && !self.path.has_unsubmitted() {
             rustix::io::write(&self.ready, &1_u64.to_ne_bytes()).unwrap();
         } else {
-            // Makes the descriptor unreadable. The read fails if the descriptor already is.
+            // Makes the descriptor unreadable. The read fails if the descriptor is unreadable
+            // already.
             let _ = rustix::io::read(&self.ready, &mut [0; 8]);
         }
     }

@@ -11,8 +11,9 @@
 //! old bytes for three reasons: its space was not given back yet; it could not be given back; or a
 //! write that began before the deallocation stored its bytes afterwards. This process remembers
 //! these blocks. The next process finds the last deallocations in the journal, and finishes them.
-//! It looks at every other part of the drive once, before it maps a block there. So a checkpoint
-//! need not wait until space was given back.
+//! It looks at every other part of the drive once, before it maps a block there. So a checkpoint,
+//! after which the journal's older deallocations are not read any more, need not wait until their
+//! space was given back.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

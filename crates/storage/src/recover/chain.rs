@@ -31,7 +31,7 @@ pub(crate) struct Chain {
     pub(crate) place: Place,
     /// The place after the batch in which the last complete record ended.
     pub(crate) complete_place: Place,
-    /// Epoch of the last batch.
+    /// Epoch of the last batch. An epoch is the log between two recoveries.
     pub(crate) epoch: u64,
     /// The segments that batches were found in.
     pub(crate) used: Vec<UsedSegment>,
@@ -40,7 +40,8 @@ pub(crate) struct Chain {
     joined: Vec<u8>,
     /// Recovery does not need the records up to this LSN.
     start: Lsn,
-    /// Whether the log was followed up to the cut of the last recovery, or starts after this cut.
+    /// Whether the log was followed up to the cut of the last recovery, or starts after this cut. A
+    /// recovery's cut is the place where the recovery ended the log.
     pub(crate) has_reached_cut: bool,
     pub(crate) records: u64,
     pub(crate) batches: u64,
@@ -205,7 +206,8 @@ impl Chain {
     ) -> Result<Option<(Header, u64)>, Error> {
         while let Some((header, batch_at)) = candidates.pop() {
             let is_dead = match candidates.last() {
-                // This candidate and `other` are the two blocks of a tail pair.
+                // This candidate and `other` are the two blocks of a tail pair, which small commits
+                // are written to alternately.
                 Some((other, _)) => {
                     let pair = Pair { at, newer: &header, older: other };
                     is_left_behind(ahead, device, superblock, &pair, idle)?
@@ -219,10 +221,11 @@ impl Chain {
         Ok(None)
     }
 
-    /// Whether a later epoch has continued the log in the next segment, without this batch. If the
-    /// first batch of an epoch does not fit after the epoch's cut, it goes to the next segment, and
-    /// the old data after the cut stays in place. The superblock can't tell which data is old,
-    /// because it has only the cut of the last recovery.
+    /// Whether a later epoch has continued the log in the next segment, without this batch. If an
+    /// epoch's first batch does not fit between the cut that the epoch goes on from and the end of
+    /// the segment, the batch goes to the next segment. The old data after the cut then stays in
+    /// place. The superblock can't tell which data is old, because it has only the cut of the last
+    /// recovery.
     fn is_passed_over(
         &self,
         ahead: &mut ReadAhead,

@@ -2,9 +2,10 @@
 //! byte: one of version 2 in files, and one of each version from 3 to 6 on a device. A volume of
 //! version 1 is refused, with a message.
 //!
-//! A fixture holds the mapped buffers, and the blocks of all areas or of the device. It is stored
-//! as runs of 64 bytes, each with its place. Runs of zeros are left out. With `MAKE_FIXTURE=6`, the
-//! test makes the fixture of version 6 again. Never change the fixture of a released version.
+//! A fixture holds the mapped buffers, which have the batches that are not in the log yet, and the
+//! blocks of all areas or of the device. It is stored as runs of 64 bytes, each with its place.
+//! Runs of zeros are left out. With `MAKE_FIXTURE=6`, the test makes the fixture of version 6
+//! again. Never change the fixture of a released version.
 
 use std::path::PathBuf;
 
@@ -36,7 +37,8 @@ pub(crate) fn kind_of(version: u32) -> Kind {
 }
 
 /// The records of a fixture. The small records were committed one at a time, so they share a tail
-/// pair. One record takes several batches. The last records are only in the mapped buffers.
+/// pair: two blocks of the log that small commits are written to alternately. One record takes
+/// several batches. The last records are only in the mapped buffers.
 pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
     let large = (9, vec![0xAB; BATCH_SIZE + 100]);
@@ -102,8 +104,8 @@ fn make(version: u32) {
     client.settle();
     client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     for record in &records[3..6] {
-        // The snapshot needs the first of these records, because they are appended while it is
-        // being written.
+        // The first of these records is appended while the snapshot is being written. So the
+        // snapshot needs this record of the log.
         assert!(client.append(record));
         client.settle();
     }

@@ -1,5 +1,5 @@
-//! The data of commands. A command's data comes in its capsule, or an R2T asks the host for the
-//! data.
+//! The data of commands. Data for a command comes in the command's capsule, or an R2T asks the host
+//! for the data.
 
 use std::time::Instant;
 
@@ -33,8 +33,8 @@ const LENGTH_AT: u16 = 32;
 const KIND_AT: u16 = 39;
 
 impl Session {
-    /// Finds out how a command gets its data. Carries out the command if the data is already here
-    /// or the command needs none. Otherwise, lets the command wait for a buffer.
+    /// Finds out how a command gets its data. Carries out the command if the data is already here,
+    /// or if the host sends no data for it. Otherwise, lets the command wait for a buffer.
     pub(super) fn route_data(
         &mut self,
         slot: u16,
@@ -92,7 +92,8 @@ impl Session {
         self.waiting.push_back(slot);
     }
 
-    /// Gives buffers to the commands that wait for a buffer, in the order in which they came.
+    /// Gives buffers to the commands that wait for one. The command that has waited longest comes
+    /// first.
     pub(super) fn grant(&mut self, now: Instant) {
         let is_io = matches!(self.phase, Phase::Io { .. });
         while let Some(&number) = self.waiting.front() {
