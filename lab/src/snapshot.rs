@@ -6,8 +6,9 @@
 //!                  │ without │ during BGSAVE │ without   │           │ without │ during BGSAVE  │
 //! ```
 //!
-//! The log is rewritten before each part. So both servers begin a part with a log that has been
-//! rewritten, and the disk holds no more than one part's writes.
+//! The log is rewritten before each part. So each of the compared servers, SlimIO and stock Redis,
+//! begins a part with a log that has been rewritten, and the disk holds no more than one part's
+//! writes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -256,8 +257,9 @@ pub fn run(
     run.stretch(warmup)?;
     if work.kind == Kind::Growth {
         // Two rounds are not measured. In these rounds, the log becomes longer than before and
-        // allocates new disk space, which later logs reuse. One round is not enough, because the
-        // log of the second round begins with the records that were logged during the first round.
+        // allocates new disk space, which later logs reuse. One round is not enough: the log of the
+        // second round begins with the records that were logged during the first round's snapshot,
+        // and so becomes even longer.
         for _ in 0..2 {
             run.stretch(measured.clone())?;
             run.snapshot(work.kind)?;
@@ -293,7 +295,8 @@ pub fn run(
     Ok(result)
 }
 
-/// Rewrites the log, so that both servers begin with a log that goes on from a snapshot.
+/// Rewrites the log, so that SlimIO and stock Redis both begin with a log that goes on from a
+/// snapshot.
 fn rewrite_log(server: &Server) -> Result<()> {
     if server.config().policy != Policy::Off {
         take(&mut server.client()?, Kind::Rewrite)?;

@@ -249,8 +249,8 @@ fn unreadable(above: &Path) {
     let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
         .expect("the user may make a directory");
     directory.flush_own_name().expect("the file system can be flushed");
-    // From here on, `syncfs` fails. If the flush fails, too, it flushes the whole file system, and
-    // so did the first flush.
+    // From here on, `syncfs`, which flushes a whole file system, fails. If the next flush of the
+    // name fails, too, it calls `syncfs`, and so the first flush has called `syncfs`, too.
     without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
     assert!(directory.flush_own_name().is_err(), "a failed flush is reported");
     println!("as correct");

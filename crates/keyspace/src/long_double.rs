@@ -28,7 +28,7 @@ const EXPONENT_MIN: i32 = -16_445;
 /// up to `TEXT_SIZE_MAX` digits is out of range, except zero.
 const DECIMAL_EXPONENT_MAX: i32 = 12_000;
 
-/// Limit of the digits that are printed after the decimal point.
+/// The largest number of digits that are printed after the decimal point.
 const FRACTION_DIGITS: usize = 17;
 
 /// Count of extra bits with which a sum is computed before it is rounded.

@@ -1,11 +1,12 @@
-//! Encodes effects as the payload of a log record, and decodes payloads again.
+//! Encodes effects (the commands that are logged for a request) as the payload of a log record, and
+//! decodes payloads again.
 
 use slimio_resp::{Args, Request, format_i64};
 
 use crate::effects::Effects;
 use crate::keyspace::DbIndex;
 
-/// Limit of the arguments of a logged command.
+/// The largest number of arguments of a logged command.
 const ARGS_MAX: u64 = i32::MAX as u64;
 
 /// The name of the command that switches the database of the commands after it.
@@ -15,10 +16,11 @@ pub(crate) const SELECT: &[u8] = b"SELECT";
 /// copied.
 const PART_SIZE_MIN: usize = 2048;
 
-/// Limit of the parts that are listed without an allocation.
+/// The largest number of parts that are listed without an allocation.
 const INLINE_PARTS_MAX: usize = 8;
 
-/// The payload of one record of the log, in one piece. It can have the effects of several commands.
+/// The payload of one record of the log, in one piece. A payload can have the effects of several
+/// commands.
 #[derive(Clone, Debug, Default)]
 pub struct Payload {
     bytes: Vec<u8>,

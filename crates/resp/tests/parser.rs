@@ -7,7 +7,7 @@ use slimio_resp::{
 };
 
 /// If an incomplete request has complete arguments of at least this many bytes, the test connection
-/// seals them.
+/// seals them: their bytes go from the connection's buffer to the parser.
 const SEALED_SIZE_MIN: usize = 40;
 
 /// A connection that receives bytes in parts and keeps the parsed requests.

@@ -100,8 +100,8 @@ fn reads_what_was_written(device: &mut dyn Device) {
         assert_eq!(completion.result, Ok(()));
         assert!(read(device, lba, lbas)[..] == written[..], "{lbas} blocks at {lba} differ");
     }
-    // A write that overlaps an earlier write replaces the blocks that both cover. No other block
-    // changes.
+    // A write that overlaps an earlier write replaces the blocks that both cover. No other block of
+    // the earlier write changes.
     run(device, write(10, pattern(4, 1), false));
     run(device, write(12, pattern(4, 2), true));
     let found = read(device, 10, 6);

@@ -1,4 +1,5 @@
-//! Errors of a volume, and why a log is latched.
+//! Errors of a volume, and why a log is latched, which means that nothing is written to it any
+//! more.
 
 use std::fmt;
 

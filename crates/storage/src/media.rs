@@ -57,9 +57,9 @@ pub enum Lifetime {
     Superblock,
     /// The log, whose segments die one by one when a snapshot makes them unnecessary.
     Wal,
-    /// WAL-snapshots: one dies when the next is adopted.
+    /// WAL-snapshots, from which the log goes on. Each dies when the next is adopted.
     WalSnapshot,
-    /// On-demand snapshots: one dies when the next is adopted, which may be weeks later.
+    /// On-demand snapshots. Each dies when the next is adopted, which may be weeks later.
     Snapshot,
 }
 
@@ -147,8 +147,9 @@ pub trait PlacementMonitor: Send {
 ///
 /// The owner of a medium holds its lock, so two programs never have the same volume open.
 pub trait Media {
-    /// The extent pool, if the medium is one device; `None` if each area is a file of its own. The
-    /// pool [makes](Pool::path) the paths to areas, and the superblock has the pool's map.
+    /// The extent pool, if the medium is one device. The device is cut in equal parts, the extents,
+    /// and the pool knows which area has which extents. `None` if each area is a file of its own.
+    /// The pool [makes](Pool::path) the paths to areas, and the superblock has the pool's map.
     fn pool(&self) -> Option<&Pool> {
         None
     }

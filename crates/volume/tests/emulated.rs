@@ -1,4 +1,5 @@
-//! Volumes on emulated SSDs, in real time.
+//! Volumes on emulated SSDs, most of them in real time. A lifetime is a kind of data that is
+//! deleted together: the superblock, the log, WAL-snapshots, or on-demand snapshots.
 
 mod common;
 mod lifetimes;

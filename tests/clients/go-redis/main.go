@@ -1,7 +1,7 @@
 // Does what a program with go-redis usually does. The argument is the port of the server.
 //
-// It prints `restart` when the server is to be killed and started again, and goes on when it reads
-// a line. Then the same client must still find what was written before.
+// This program prints `restart` when the server is to be killed and started again, and goes on when
+// it reads a line. Then the same client must still find what was written before.
 package main
 
 import (

@@ -55,7 +55,7 @@ const _: () = assert!(SIZES[4] <= PACKED_SIZE_MAX && COUNTED_SIZE_MAX <= PACKED_
 pub struct ListLimits {
     /// Size in bytes of the largest packed list.
     pub size: usize,
-    /// Limit of the list's elements; `None` if only the size is limited.
+    /// The largest number of elements of a packed list; `None` if only the size is limited.
     pub elements: Option<usize>,
 }
 

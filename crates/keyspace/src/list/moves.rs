@@ -228,7 +228,8 @@ pub(super) fn weigh_mpop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> We
     let keys_end = keys.saturating_add(2).min(args.len());
     let count = (keys_end + 2 < args.len()).then(|| args.get(keys_end + 2).to_i64()).flatten();
     let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
-    // The first list may have expired. So the longest of all lists counts.
+    // The first list may have expired. The command then pops from a later list. So the longest of
+    // all lists counts.
     let len = |index| len_at(keyspace, db, &args.bytes(index)).unwrap_or(0);
     let elements = if count > 1 { (2..keys_end).map(len).max().unwrap_or(0) } else { 0 };
     Weight { elements: elements.min(count), log_size: 0 }

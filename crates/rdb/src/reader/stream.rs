@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Before every list that is marked "each" comes the count of its items. Fields with one star exist
-//! from type 19 on, and those with two stars from type 21 on. An id is two lengths or, if the
-//! layout says so, 16 bytes in big-endian order. Times are Unix milliseconds. (`rdbSaveObject` in
-//! Redis's `rdb.c`.)
+//! from type 19 on, and those with two stars from type 21 on. An id is two numbers, each encoded as
+//! a length, or, if the layout says so, 16 bytes in big-endian order. Times are Unix milliseconds.
+//! (`rdbSaveObject` in Redis's `rdb.c`.)
 
 use std::io::Read;
 

@@ -1,4 +1,5 @@
-//! Commands that run in steps without holding keys. Most of them read clones of large values.
+//! Commands that run in steps and, unlike long requests, keep no other client from any key between
+//! their steps. Most of them read clones of large values.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! An index of the filled units, which makes it cheap to choose the next victim.
+//! An index of the filled reclaim units, which makes it cheap to choose the next victim: the unit
+//! that garbage collection empties next.
 
 use std::collections::VecDeque;
 

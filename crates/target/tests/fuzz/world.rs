@@ -1,5 +1,6 @@
-//! The surroundings of a session: a subsystem, a host, a witness, and time. The tests complete the
-//! drive's operations themselves, without a real drive.
+//! The surroundings of a session: a subsystem, a host, a witness, and time. The witness checks all
+//! that the session says and does. The tests complete the drive's operations themselves, without a
+//! real drive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -10,7 +10,8 @@ use crate::crashes::script::{CLIENT_COUNT, HandOver, Step, encode_line};
 
 impl World {
     /// Lets clients wait for a list, and lets another client push to it. Taking an element is a
-    /// unit of its own, which follows the push. Returns false when this life has ended.
+    /// unit of its own (a command that is recovered whole or not at all), which follows the push.
+    /// Returns false when this life has ended, because the simulated disk has crashed.
     pub(super) fn hand_over(
         &mut self,
         clients: &mut [Client],

@@ -62,7 +62,8 @@ fn check(
         let is_prefix = script.starts_with(recovered);
         let count = recovered.len();
         panic!(
-            "records are lost: {count} came back; script prefix: {is_prefix}; {promise:?}; {}",
+            "{count} records came back, which are not the promised ones ({promise:?}); they are a \
+             prefix of the script: {is_prefix}; {}",
             context()
         );
     };
