@@ -251,7 +251,10 @@ fn is_anything_left(folder: &Path) -> bool {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(120), "waited two minutes until {what}");
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "waited two minutes in vain for this: {what}"
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -83,7 +83,7 @@ fn device(path: &Path) -> Result<(), String> {
     match device.contents().map_err(|error| refused(&error))? {
         Contents::Known(what) => {
             say(&format!(
-                "holds: {what}: slimio format will refuse it (wipefs removes such marks)"
+                "holds: {what}; slimio format will refuse it (wipefs removes such marks)"
             ));
         }
         Contents::Nothing => say("holds: nothing"),

@@ -48,9 +48,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Locks and claims an existing directory. A process that has ended may still have operations
-    /// in flight. Then this function waits until these operations have ended, for minutes if
-    /// necessary, and logs the wait. Meanwhile, it reads nothing.
+    /// Locks and claims an existing directory. The kernel keeps a process's claim until the
+    /// process's last operation is over, even if the process has ended. If the claim of an earlier
+    /// process is still kept, this function waits for the claim, for minutes if necessary, and logs
+    /// the wait. Meanwhile, it reads nothing.
     ///
     /// # Errors
     /// [`OpenError::Missing`] when there is no directory; [`OpenError::InUse`] when another process

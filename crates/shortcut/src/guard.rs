@@ -1,5 +1,6 @@
-//! The guard: a second process that has a keeper's logs open, and gives them back if the keeper is
-//! killed.
+//! The guard: a second process that has open the logs that a keeper looks after. If the keeper is
+//! killed, the guard gives the logs back: it cuts each log's file at the log's end, and lets the
+//! kernel write the log again.
 //!
 //! If the keeper is killed, it can no longer give a log back when another process opens the log.
 //! That process would wait until the kernel takes the lease away, and would then see zeros after

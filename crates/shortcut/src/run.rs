@@ -1,4 +1,5 @@
-//! Runs a program so that its logs take the short path.
+//! Runs a program so that its logs take the short path: they are written by direct overwrites. This
+//! process is the keeper, which looks after these logs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

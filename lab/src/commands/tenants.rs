@@ -173,9 +173,9 @@ impl Tenants {
              machines are drawn at random: sizes from 0.75 to 14 GiB, log-normal lifetimes, and \
              Poisson arrivals that would fill {} of the drive if no machine had to wait for \
              room.\n\n\
-             Time is cut into {STRETCHES} stretches. Stretches before the drive without TRIM is \
-             full are left out. `mean` and `most`: the mean and the largest \
-             reduction of the WAF by TRIM, over the stretches. `held`: the mean share of the \
+             Time is cut into {STRETCHES} stretches. The table leaves out the first stretches, in \
+             which the drive without TRIM is not full yet. `mean` and `most`: the mean and the \
+             largest reduction of the WAF by TRIM, over the stretches. `held`: the mean share of the \
              drive that machines hold. `in use`: the mean share of the drive that counts as \
              data. The simulated drive has {} units of {UNIT_PAGES} pages. Each page stands for \
              a larger piece of the real drive. The simulations and the formulas in this table \
@@ -183,7 +183,7 @@ impl Tenants {
              | YCSB : DLRM | trim ratio D | held | in use, with TRIM | formula of D: mean | most | formula of \
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
-             | *the paper* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
+             | *Lee et al.* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
              * formula of D: `alpha (1 + D)`, where D is the deallocated bytes of a stretch over its written bytes.\n\
              * formula of the live share: alpha over the part of the drive that the drive counts as data, \
              sampled throughout each stretch.\n",

@@ -96,9 +96,11 @@ impl Validate {
              part S of these units, the spare factor, is not exported. Each drive is first filled in \
              sequence. Then a window is as many writes as the drive has blocks. The state counts as steady \
              when the WAFs of three windows in a row differ by at most 0.4 % and show no trend. This took \
-             {} windows at most. The WAF is measured over the next six windows. `model`: the formula for an \
-             infinitely large drive. `first third`: the WAF of writing the first third of the capacity, \
-             right after the fill.\n\n\
+             {} windows at most. The WAF is measured over the next six windows. `live`: the mean part \
+             of the logical blocks that holds data. `model`: the formula for an infinitely large \
+             drive. `error`: the deviation of the simulation from the formula. `spread`: the largest \
+             difference between the WAFs of the six windows. `first third`: the WAF of writing the \
+             first third of the capacity, right after the fill.\n\n\
              The formulas and the simulation differ by **{:.2} % at most**.\n\n\
              ![formula and simulation](validation.svg)\n",
             settled.unwrap_or_default(),

@@ -14,7 +14,8 @@ use crate::client::{Client, Reply};
 use crate::error::{BenchError, Result};
 use crate::rng::for_part;
 
-/// The largest number of units sent before their replies are read.
+/// The largest number of units sent before their replies are read. A unit is one command, or a
+/// transaction of several.
 const BATCH_LEN_MAX: u64 = 12;
 /// The server reads its clock in whole milliseconds, and may still use a time that is one
 /// millisecond old.
@@ -34,7 +35,8 @@ pub(super) struct Account {
     peek_count: u64,
 }
 
-/// The data that the clients of one life share.
+/// The data that the clients of one life share. A life begins with a start of the server, and ends
+/// when the server is killed.
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
@@ -117,8 +119,8 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // An error can be ignored: it means that the receiving thread already has a reason from another
-    // client.
+    // An error can be ignored: it means that the receiving thread already has a reason to end the
+    // life, from another client.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {

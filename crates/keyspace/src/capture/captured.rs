@@ -19,7 +19,7 @@ use crate::value::ValueRef;
 /// Size in bytes of the memory for small entries.
 const SMALL_SIZE: usize = 64 * 1024;
 
-/// Limit of large entries in a batch.
+/// The largest number of large entries in a batch.
 const LARGE_LEN: usize = 256;
 
 /// Size in bytes of the head of a small entry.

@@ -25,7 +25,7 @@ fn opened(descriptor: c_int, flags: c_int) -> c_int {
     if descriptor >= 0 && is_for_writing && flags & OTHERS == 0 && meeting::is_told() {
         let error = errno();
         // A stream of libc may have closed an earlier file with the same descriptor number. This
-        // library does not see that.
+        // library does not see that, so it still has the earlier file.
         open_logs::close(descriptor);
         whole_files::close(descriptor);
         match meant(descriptor) {

@@ -1,5 +1,5 @@
-//! Commands that make clients wait, and commands that end such a wait: `WAITAOF`, `CLIENT PAUSE
-//! UNPAUSE UNBLOCK`.
+//! Commands that make clients wait, and commands that end such a wait: `WAITAOF`, `CLIENT PAUSE`,
+//! `CLIENT UNPAUSE` and `CLIENT UNBLOCK`.
 
 use std::time::Duration;
 

@@ -183,7 +183,8 @@ fn a_queue_takes_memory_for_what_it_holds() {
     assert!(each < 20.0, "{each} bytes for an element of 16 bytes");
 }
 
-/// No pop allocates, and a write to a shared tree copies one leaf and the branches above it.
+/// Pops within a leaf do not allocate, and a write to a shared tree copies one leaf and the
+/// branches above it.
 #[test]
 fn pops_allocate_nothing_and_writes_copy_little() {
     let mut tree = PositionalTree::default();
@@ -192,7 +193,8 @@ fn pops_allocate_nothing_and_writes_copy_little() {
     }
     let mut old = Vec::new();
     let info = allocation_counter::measure(|| {
-        // A leaf frees memory only when less than a quarter of the memory is in use.
+        // A leaf gives memory back only when less than a quarter of its memory is in use. After so
+        // few pops, more is in use.
         for _ in 0..80 {
             tree.pop(End::First, &mut old);
             tree.pop(End::Last, &mut old);

@@ -1,4 +1,5 @@
-//! Walks over the members of sets, and changes of sets that are in no keyspace.
+//! Functions that walk over the members of sets, and functions that change sets outside the
+//! keyspace.
 
 use crate::collection::hashed::Position;
 use crate::collection::{EditForm, Element, LargeString};
@@ -42,7 +43,8 @@ pub(super) fn walk<'a>(
     if next.0 < set.len() as u64 { next } else { Position::END }
 }
 
-/// What a change of a set outside the keyspace needs: settings, and the list for old strings.
+/// What a change of a set outside the keyspace needs: settings, and the list for large strings that
+/// the change removes, and that are freed later.
 pub(super) struct Edit<'a> {
     hasher: KeyHasher,
     limits: SetLimits,

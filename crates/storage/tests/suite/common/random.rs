@@ -35,8 +35,9 @@ const COMMIT_TURNS_MAX: u32 = 20;
 pub(crate) struct Oracle {
     /// All records since formatting, except those that are known to be lost.
     records: Script,
-    /// For each release, the number of records before it. Recovery may start after any of the
-    /// releases, or before the first record.
+    /// A release lets the log drop all records before it. For each release, this is the number of
+    /// the records before it. Recovery may start after any of the releases, or before the first
+    /// record.
     released: Vec<usize>,
 }
 
