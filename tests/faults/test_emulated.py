@@ -1,5 +1,5 @@
-"""A volume on an emulated SSD with data placement is overwritten several times. The SSD's collector
-must copy nothing."""
+"""A volume on an emulated SSD with data placement is overwritten several times. The SSD's garbage
+collection must copy nothing."""
 
 import os
 import random

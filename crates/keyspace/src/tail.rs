@@ -1,6 +1,6 @@
-//! Finds which keys the log after a snapshot touches, without reading the snapshot. Entries that
-//! the log does not touch can be passed on unchanged, one after the other, so they need not all be
-//! in memory at the same time.
+//! Finds which keys the log after a snapshot touches, without reading the snapshot. An export can
+//! copy the entries that the log does not touch, one after the other, so they need not all be in
+//! memory at the same time.
 
 use std::collections::HashSet;
 

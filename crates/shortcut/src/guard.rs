@@ -3,9 +3,9 @@
 //! kernel write the log again.
 //!
 //! If the keeper is killed, it can no longer give a log back when another process opens the log.
-//! That process would wait until the kernel takes the lease away, and would then see zeros after
-//! the log's end. The program itself notices the keeper's end only at its next call. The guard
-//! notices it at once.
+//! That process would wait until the kernel takes the keeper's file lease away, and would then see
+//! zeros after the log's end. The program itself notices the keeper's end only at its next call.
+//! The guard notices it at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -273,8 +273,8 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
     assert!(fs::read(&path).unwrap() == vec![b'x'; 20_000]);
 }
 
-/// A process is killed in the middle of a write. The process has overwritten a part of the loaded
-/// bytes.
+/// A process is killed in the middle of a write. The process has overwritten a part of the bytes
+/// that the stage has loaded from the file.
 #[test]
 fn a_write_that_has_not_ended_is_no_change_by_others() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -355,8 +355,8 @@ fn zeros_are_direct_after_somebody_has_read() {
     log.release().unwrap();
 }
 
-/// Somebody changes the file after the process was killed. The bytes that the stage has loaded show
-/// the change.
+/// Somebody changes the file after the process was killed. A comparison of the file with the bytes
+/// that the stage has loaded from it shows the change.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -1,5 +1,5 @@
-//! One client of the ledger: it sends commands, compares replies, and keeps an account of its
-//! writes.
+//! One client of the ledger, a test that kills a server again and again. The client sends commands,
+//! compares replies, and keeps an account of its writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The commands of the ledger's clients. Each client uses a few keys. The seed alone chooses
-//! everything but the expiry times.
+//! The commands of the clients of the ledger, a test that kills a server again and again. Each
+//! client uses a few keys. The seed alone chooses everything but the expiry times.
 
 use fastrand::Rng;
 

@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// The trace must hold everything that the run's clients and snapshots write. No two lifetimes
-    /// may share addresses or reclaim units.
+    /// (kinds of data that are deleted together) may share addresses or reclaim units.
     #[test]
     fn a_generated_trace_has_every_lifetime_to_itself() {
         let size = 360 << 20;

@@ -1,4 +1,5 @@
-//! Batches of entries that a capture has taken.
+//! Batches of entries that a capture has taken. A capture takes every entry as it was at one point
+//! in time.
 //!
 //! A small entry is copied. The copy adds little to the cost of fetching the entry's bytes from
 //! memory. After the copy, commands can change the entry in the keyspace at once. If a command

@@ -36,7 +36,8 @@ impl VictimIndex {
         }
     }
 
-    /// Notes that the valid count of a filled unit has fallen to `valid`.
+    /// Notes that the valid count of a filled unit, the number of its pages that hold data, has
+    /// fallen to `valid`.
     #[inline]
     pub(super) fn moved(&mut self, unit: u32, valid: u32) {
         if let Self::Greedy(units) = self

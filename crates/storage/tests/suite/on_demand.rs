@@ -1,5 +1,5 @@
-//! Recovery from the on-demand snapshot. The snapshot becomes the root, and all later writes are
-//! gone.
+//! Recovery from the on-demand snapshot. The snapshot becomes the root, which is the snapshot that
+//! every start recovers from, and all later writes are gone.
 
 use crate::common::snapshots::Action;
 use crate::common::{

@@ -28,7 +28,8 @@ pub(super) enum DataSize {
     ToHostUpTo,
 }
 
-/// Offsets of two fields in the command's SGL descriptor, for errors: the length and the kind.
+/// Offsets in the command of two fields of its SGL descriptor: the length and the kind. Errors name
+/// these offsets.
 const LENGTH_AT: u16 = 32;
 const KIND_AT: u16 = 39;
 

@@ -95,7 +95,8 @@ pub(crate) struct Plan {
     /// image of each outcome. Two images have the same outcome if equally many records came back,
     /// and if the mapped memory was lost in both or in neither.
     pub(crate) second_at_every: u64,
-    /// Each time this many more records were appended, all records are released.
+    /// Each time this many more records were appended, all records are released: the log may drop
+    /// them, and recovery need not bring them back.
     pub(crate) release_every: Option<usize>,
     /// Whether all records have between 700 and 800 bytes. Otherwise their sizes are mixed.
     pub(crate) small: bool,
