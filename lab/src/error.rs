@@ -1,4 +1,4 @@
-//! Errors of a run, by their cause.
+//! The errors for which a run of the lab has no result. Each kind of cause has its own variant.
 
 use std::fmt;
 use std::io;
@@ -36,7 +36,7 @@ impl From<ServerError> for BenchError {
     }
 }
 
-/// Result of this crate.
+/// The result type of this crate's functions.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
 impl fmt::Display for BenchError {

@@ -15,8 +15,8 @@ ROUNDS = 12
 KEYS = ["a", "b", "c", "d"]
 COUNTS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 127, 128, 129, 130, 511, 512, 513]
 # An intset may always have more members than a listpack. Otherwise, the encoding of a set with
-# integers and words would depend on the order in which stock walks its tables, and that order is
-# random.
+# integers and words would depend on the order in which the other server walks its hash tables, and
+# that order is random.
 LIMITS = {
     "set-max-intset-entries": [129, 200, 512, 600],
     "set-max-listpack-entries": [0, 1, 4, 16, 128],
@@ -36,7 +36,7 @@ DEFAULTS = {
 
 
 class Draw:
-    """Random commands whose effect does not depend on chance."""
+    """Draws commands at random. No command has an effect that depends on chance, as `SPOP` has."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)

@@ -179,7 +179,7 @@ class OnXfs(OnReflinks, TestCase):
             server.start()
             self.writer.check(server)
             self.assertTrue(self.writer.write(server, 20, self.fs.write_back), server.said())
-            self.assertEqual(server.info()["log_buffers"], "private", "the full disk has no room for mapped buffers")
+            self.assertEqual(server.info()["log_buffers"], "private", "mapped buffers need room, but the disk is full")
             self.assertIn("no space", server.info()["io_path_why_not_better"])
         self.fs.make_room()
         os.remove(os.path.join(self.fs.mount, "copy"))

@@ -224,8 +224,8 @@ mod tests {
     fn it_is_longer_than_drivers_take_to_give_up() {
         let Patience { pause, first_word, limit, .. } = Patience::DEFAULT;
         assert!(limit > Duration::from_secs(4 * 30));
-        assert!(first_word > Duration::from_millis(100), "an ordinary restart logs no wait");
-        assert!(pause < Duration::from_millis(10), "an ordinary restart is not slowed down");
+        assert!(first_word > Duration::from_millis(100), "an ordinary restart logs a wait");
+        assert!(pause < Duration::from_millis(10), "an ordinary restart is slowed down");
     }
 
     #[test]

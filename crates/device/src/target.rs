@@ -26,8 +26,9 @@ pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) file: File,
-    /// The claim, which the ring of each path to the target registers; `None` if `file` itself is
-    /// the claim.
+    /// The claim: an open file that keeps other servers from the volume as long as an operation is
+    /// in flight. The ring of each path to the target registers it. `None` if `file` itself is the
+    /// claim.
     pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,

@@ -119,7 +119,7 @@ impl Pool {
 
     /// Notes that the kernel has filled a buffer, and hands it out.
     pub(crate) fn filled(&mut self, index: u16, size: usize) -> Provided {
-        assert!(size <= self.buffer_size, "the kernel does not write past a buffer");
+        assert!(size <= self.buffer_size, "the kernel has written past a buffer");
         let is_out = &mut self.is_out[usize::from(index)];
         assert!(!*is_out, "the kernel does not own buffer {index}");
         *is_out = true;

@@ -30,7 +30,7 @@ pub enum Cause {
     Forbidden,
     /// The kernel has too little memory, or this process may not lock more memory.
     Memory,
-    /// The process is out of file descriptors.
+    /// This process has no file descriptor left, or the whole machine has none.
     Descriptors,
     /// The kernel's io_uring lacks a feature that every ring needs.
     TooOld {
@@ -88,7 +88,7 @@ impl fmt::Display for Refused {
         match self.cause {
             Cause::Absent => f.write_str("this kernel has no io_uring")?,
             Cause::Seccomp => f.write_str(
-                "a seccomp filter forbids io_uring (Docker's default profile does: allow \
+                "a seccomp filter forbids io_uring, as Docker's default profile does (allow \
                  io_uring_setup, io_uring_enter and io_uring_register in the profile)",
             )?,
             Cause::Disabled => f.write_str(

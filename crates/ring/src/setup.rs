@@ -108,7 +108,7 @@ impl Features {
 /// ```
 /// match slimio_ring::probe() {
 ///     Ok(features) => println!("io_uring works: {features:?}"),
-///     Err(refused) => println!("plain system calls it is: {refused}"),
+///     Err(refused) => println!("plain system calls must do, because {refused}"),
 /// }
 /// ```
 ///
@@ -125,7 +125,8 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
     if !is_planted("probe-runs-nothing") {
-        // The rings of a volume's paths hold a file, so the trial tests holding a file, too.
+        // The rings of a volume's paths hold a file (have it registered with the kernel), so the
+        // trial tests this, too.
         let file = EventFd::new().map_err(Refused::diagnose)?;
         ring.hold(&file).map_err(Refused::diagnose)?;
         ring.try_out()?;

@@ -10,8 +10,8 @@ use crate::Random;
 /// Contents of a block.
 pub(crate) type Block = Arc<[u8; LBA_SIZE]>;
 
-/// Blocks by space (the simulated device, or a file of the simulated directory) and LBA. Blocks
-/// that were never written have no entry.
+/// Blocks by space and LBA. A space is a file or a whole device on the simulated disk. Blocks that
+/// were never written have no entry.
 pub(crate) type Blocks = HashMap<(usize, u64), Block>;
 
 /// A write that is not stable: a power cut may lose it.

@@ -20,7 +20,7 @@ pub const GROUPS_MAX: u16 = 32;
 /// means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// How much of its NAND the paper's drive does not export, in percent.
+/// How much of its NAND the drive of the SlimIO paper does not export, in percent.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
 /// The number of units that a drive exports if no unit size is given. The paper's drive exports the
@@ -34,7 +34,8 @@ const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
 /// type of a handle (version 2.1, 3.2.4, "Flexible Data Placement").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Copies of different handles' data may share a unit, because one frontier takes all copies.
+    /// Copies of different handles' data may share a unit, because one frontier (a unit that is
+    /// being filled) takes all copies.
     Initial,
     /// Data of different handles never shares a unit, because the collector has a separate frontier
     /// for the copies of each handle.
@@ -46,7 +47,7 @@ pub enum Isolation {
 pub enum Victims {
     /// The unit with the lowest valid count.
     Greedy,
-    /// The unit that was filled first. The analytic models call this LRU cleaning.
+    /// The unit that was filled first. The [analytic models](crate::model) call this LRU cleaning.
     Fifo,
     /// The unit with the highest product of age and (1 - u) / (1 + u). Here u is the valid share of
     /// the unit, and the age is the time since the unit became full. Source: Rosenblum and

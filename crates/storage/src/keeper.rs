@@ -1,8 +1,8 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
 //! Some jobs release space, others hand it out. Each such change needs a superblock that allows it.
-//! The invariant: both copies of this superblock are durable before the keeper returns the job's
-//! outcome.
+//! Each update of the superblock writes two of its four copies. The invariant: both are durable
+//! before the keeper returns the job's outcome.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use slimio_planted::is_planted;
 use crate::superblock::Superblock;
 use crate::{Area, Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
 
-/// Blocks of one write when a segment is zeroed.
+/// Blocks of one write when a segment (a fixed-size piece of the log) is zeroed.
 const ZERO_LBAS: u64 = 256;
 
-/// If the log's area is a file, at least this many bytes of free slots keep their blocks, so that
-/// the log can overwrite these blocks. A durable write to a hole is slow, and zeroing a slot again
-/// costs work.
+/// If the log's area is a file, at least this many bytes of free slots (places for segments) keep
+/// their blocks, so that the log can overwrite these blocks. A durable write to a hole is slow, and
+/// zeroing a slot again costs work.
 const FREE_SIZE_KEPT: u64 = 1 << 30;
 
 /// Owner of the superblock. It prepares segments that the log will need, and releases those that
@@ -63,7 +63,7 @@ pub enum Job {
         leave: u64,
     },
     /// Let the log start at this place, where the data set was empty. Everything before this place
-    /// is then free, and the volume has no root.
+    /// is then free, and the volume has no root: recovery starts without a snapshot.
     Release(LogStart),
     /// Take a complete snapshot into its role.
     Adopt(Adoption),

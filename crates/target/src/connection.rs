@@ -377,7 +377,7 @@ impl Connection {
             self.note_gap();
         } else if found.intersects(PollFlags::HUP | PollFlags::ERR) {
             // The host is gone, so nobody would take the replies. Without this branch, nothing
-            // would notice that while the session wants no input.
+            // would notice the host's end as long as the session wants no input.
             return Ok(false);
         }
         if has_news {

@@ -1,4 +1,4 @@
-//! The NVMe namespaces of a machine, by name, and QEMU's arguments for each.
+//! The NVMe namespaces that a virtual machine of the lab can have, and QEMU's arguments for each.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,10 @@
-//! Exit statuses, signals, daemons, threads, full disks, and files that the library leaves alone.
+//! Tests of `slimio shortcut run` with exit statuses, signals, daemons, threads, full disks, and
+//! files that the short path does not take.
+//!
+//! `run` starts a program with a library that replaces calls such as `write`. What the program
+//! appends to a log goes to the log's *stage*, memory that processes share. `run` itself stays as
+//! the *keeper*, which prepares the log's file for the program's direct writes. If the keeper is
+//! killed, another process, the *guard*, gives the log back to the kernel.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -156,8 +162,8 @@ fn text_of(command: &mut Command) -> String {
     text(&command.stdout(Stdio::piped()).output().unwrap())
 }
 
-/// A message wakes the keeper even if the message comes while the keeper works. If nothing was
-/// appended, only the message can wake the keeper.
+/// A message from the program wakes the keeper even if the message comes while the keeper works. If
+/// nothing was appended, only the message can wake the keeper.
 #[test]
 fn nobody_waits_long_for_the_file() {
     let Some(place) = Place::new() else { return };

@@ -162,8 +162,8 @@ mod tests {
         let mut opened = opened(dir.path(), true);
         begin_unasked(&mut opened);
         assert!(rate(&mut opened) < full(&opened));
-        // A parked client may have a large write, so the client may lack room although the log is
-        // far from full.
+        // A parked client waits for room in the log. If the client's write is large, the client may
+        // lack room although the log is far from full.
         let mut client = opened.connections.clients.take(CONN).unwrap();
         opened.connections.wait(&mut opened.engine, &mut client, Reason::Room, Then::Answer);
         opened.connections.clients.put(client);
@@ -197,13 +197,13 @@ mod tests {
         begin_unasked(&mut opened);
         fill(&mut opened, "new");
         settle_log(&mut opened);
-        assert!(rate(&mut opened) < full(&opened), "the snapshot is slow if the log has much room");
+        assert!(rate(&mut opened) < full(&opened), "the snapshot is fast, but the log has room");
         let stats = opened.engine.gate.wal.as_ref().unwrap().stats();
         let used = stats.used_bytes();
         opened.engine.settings.log_size_max = used.div_ceil(75) * 100;
         assert!(
             rate(&mut opened) >= full(&opened),
-            "the snapshot is fast if the log has little room"
+            "the snapshot is slow, but the log has little room"
         );
     }
 

@@ -20,8 +20,9 @@ fn who_has_gone_takes_nothing() {
             let mut waiter = waiters.join(&["BLMOVE", "k", "taken", "LEFT", "RIGHT", "0"]);
             let mut next = waiters.join(&["BLPOP", "k", "0"]);
             if is_stuffed {
-                // These are far more bytes than the server reads ahead from a client that does not
-                // wait for keys, and more than the socket's buffers hold.
+                // These are more bytes than the socket's buffers hold, so the server notices the
+                // client's end only if it goes on reading. From a client that waits for something
+                // other than keys, the server would stop reading long before.
                 waiter.send_bytes(&b"PING\r\n".repeat(1_780_000));
             }
             if is_half {

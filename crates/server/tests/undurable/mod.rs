@@ -11,7 +11,8 @@ use std::path::Path;
 use crate::common::{BACK_ENDS, Client, encode, until};
 pub(crate) use world::World;
 
-/// Runs a check on a server whose log can be held back, with each back end.
+/// Runs a check on a server whose log can be held back, with each back end. From
+/// [`World::shut`] to [`World::open`], no write becomes durable.
 pub(crate) fn held(directives: &str, check: impl Fn(&mut World)) {
     for back_end in BACK_ENDS {
         let dir = tempfile::tempdir().unwrap();

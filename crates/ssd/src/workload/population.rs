@@ -209,7 +209,7 @@ mod tests {
         }
         assert!(
             peak > 0.95 * CAPACITY,
-            "at some time, the machines hold almost all of the drive: {peak}"
+            "at no time do the machines hold almost all of the drive: {peak}"
         );
     }
 

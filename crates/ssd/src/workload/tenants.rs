@@ -1,4 +1,5 @@
-//! Generates the writes of virtual machines that come and go, and runs them on a drive.
+//! Generates the writes of virtual machines that come and go, and runs them on a drive. The drive
+//! serves as the machines' memory.
 //!
 //! A small drive of some ten thousand pages stands for the real drive. Each of its pages stands for
 //! many pages of the real drive, and all other sizes and rates are scaled in the same way. A
@@ -244,7 +245,7 @@ mod tests {
             (pages as f64 / expected - 1.0).abs() < 0.02,
             "the machines write {pages} pages, not {expected}"
         );
-        assert!(owned.iter().all(|owned| *owned), "the machines wrote every block of the drive");
+        assert!(owned.iter().all(|owned| *owned), "the machines did not write every block");
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
             let slack = moment.mapped_share() - stretch.held_share;
             assert!(
                 slack < 0.02,
-                "the drive holds only data of the machines that are present: {moment:?} {stretch:?}"
+                "the drive holds data of machines that are gone: {moment:?} {stretch:?}"
             );
         }
     }

@@ -24,8 +24,8 @@ use crate::checksum::chain;
 use crate::layout::batch;
 use crate::{Lsn, Policy};
 
-/// The largest number of bytes of records in a small commit. A pair pays off if at least three
-/// small commits fit into it.
+/// The largest number of bytes of records in a small commit. A pair of blocks pays off if the
+/// records of at least three small commits fit into one block.
 const TAIL_COMMIT_SIZE_MAX: usize = (LBA_SIZE - batch::SIZE) / 3;
 
 /// After this many lone commits in a row (small ones, with nothing else in flight), the log expects

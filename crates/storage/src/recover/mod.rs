@@ -7,8 +7,9 @@
 //! 2. It makes the missing snapshot slots, which are empty.
 //! 3. It writes the missing copies of the superblock.
 //! 4. It flushes the log that was read.
-//! 5. It writes a superblock with a new epoch and the cut. This superblock has the newest format
-//!    version, even if the volume had an older one.
+//! 5. It writes a superblock with a new epoch (the log between two recoveries) and the cut (the
+//!    place where recovery ended the log). This superblock has the newest format version, even if
+//!    the volume had an older one.
 //! 6. It appends, in the new epoch, the records that only the mapped buffers held.
 //! 7. It notes in the superblock that the old buffers are no longer needed.
 //!
@@ -239,13 +240,14 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
-    // If the making is interrupted from here on, the mark lets the next start make the volume anew.
+    // If the making is interrupted from here on, a mark in place of the superblock's first copy
+    // lets the next start make the volume anew.
     let is_marked = !is_planted("making-unmarked");
     if is_marked {
         unfinished::mark(&mut *superblock_path).map_err(failed)?;
     }
-    // All other copies are zeroed, because an old copy with a higher sequence must not win. The
-    // last update overwrites the mark.
+    // The three copies after the mark are zeroed, because an old copy with a higher sequence must
+    // not win. The last update overwrites the mark.
     for copy in usize::from(is_marked)..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
@@ -287,9 +289,9 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
 /// record after the root to `sink`, in order, and makes the log ready for more records.
 ///
 /// # Errors
-/// If the volume can't be read exactly, or if `sink` refuses a chunk or a record. In these cases
-/// the volume is unchanged. Also if the device fails; the volume may then have changed, but the
-/// next recovery finds the same records.
+/// If the volume can't be read exactly, or if `sink` refuses a chunk or a record: the volume is
+/// then unchanged. If the device fails: the volume may then have changed, but the next recovery
+/// finds the same records.
 pub fn recover(
     media: &mut dyn Media,
     options: &RecoverOptions,
@@ -341,9 +343,9 @@ pub fn recover(
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
-                // The salvaged log ends before the place where the log starts. So the start moves
-                // back to this end. Otherwise recovery would skip records that are appended from
-                // now on.
+                // The salvaged log ends before the place where the log starts according to the
+                // superblock. So the start moves back to this end. Otherwise the next recovery
+                // would skip records that are appended from now on.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {
@@ -395,8 +397,8 @@ pub fn recover(
         KeeperPaths { superblock: superblock_path, wal: media.open_path(Area::Wal)? };
 
     if !rescued.is_empty() {
-        // The fragments are appended in private memory, because the old buffers are still needed
-        // until the fragments are durable.
+        // The rescued fragments (records, or parts of records) are appended in private memory,
+        // because the old buffers are still needed until the fragments are durable.
         for (index, fragment) in rescued.iter().enumerate() {
             assert_eq!(fragment.start, log.appended(), "a rescued fragment keeps its LSN");
             let is_next = index > 0 && rescued[index - 1].buffer != fragment.buffer;
@@ -408,7 +410,8 @@ pub fn recover(
             log.append_fragment(fragment.db, fragment.flags, fragment.payload(&buffers));
         }
         if !is_planted("rescued-unread") {
-            // Appending has read the buffers again, so they are checked again.
+            // Appending has read the buffers again, and pages may have been lost since the first
+            // check. So the buffers are checked again.
             rescue::check_read(&buffers)?;
         }
         make_durable(&mut log, &mut *log_path, &mut keeper, &mut keeper_paths, options.now)?;

@@ -52,7 +52,7 @@ fn a_failed_write_latches_and_nothing_held_is_released() {
     turn(&mut client);
     assert_eq!(client.volume.log.durable(), durable);
     drop(client);
-    // The next life finds every acknowledged record, because the mapped buffers still hold the
+    // The next recovery finds every acknowledged record, because the mapped buffers still hold the
     // records that were not written.
     let (_, recovered) = reopen(&mut media, &options(Policy::Always)).expect("it opens");
     assert!(script.starts_with(&recovered) && !recovered.is_empty());

@@ -55,8 +55,9 @@ impl Session {
         }
         let (lba, placement, durable) = (rest.start, *placement, *durable);
         rest.start = Lba(lba.0 + lbas);
-        // The last operation may have fewer blocks. The counts of host writes leave out zeros.
+        // The last operation may have fewer blocks.
         buffer.set_len_lbas(lbas as usize);
+        // The counts of host writes do not include these writes.
         self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
     }
 

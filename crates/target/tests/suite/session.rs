@@ -168,7 +168,7 @@ fn without_its_cache_each_write_is_durable() {
         let write = Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::in_capsule(4096));
         io.send(&write.blocks(0, 1), &[1; 4096], now);
         let operation = io.session.next_operation().expect("the command needs the drive");
-        let Op::Write { durable, .. } = &operation.op else { panic!("a write") };
+        let Op::Write { durable, .. } = &operation.op else { panic!("not a write") };
         assert_eq!(*durable, is_durable);
         let Op::Write { buffer, .. } = operation.op else { unreachable!("it is a write") };
         let (token, buffer) = (operation.token, Some(buffer));
@@ -227,7 +227,7 @@ fn a_slow_host_that_always_sends_is_not_cut_off() {
     for (cid, ttag) in asked(&mut io, now) {
         now += limits::TRANSFER_TIME_MAX / 2;
         io.session.tick(now);
-        assert!(!io.session.is_over(), "a host that always sends is not cut off");
+        assert!(!io.session.is_over(), "a host that always sends was cut off");
         give_data(&mut io, cid, ttag, 0x10000, now);
     }
     // The data of one transfer never comes. The session must not wait for this data for ever.
@@ -267,7 +267,7 @@ fn comparisons_wait_for_room_and_none_is_refused() {
             give_data(&mut io, cid, ttag, size, now);
             let operation =
                 io.session.next_operation().expect("the comparison reads from the drive");
-            let Op::Read { buffer: mut found, .. } = operation.op else { panic!("a read") };
+            let Op::Read { buffer: mut found, .. } = operation.op else { panic!("not a read") };
             found.fill(0);
             let (token, buffer) = (operation.token, Some(found));
             io.session.complete(DriveCompletion { token, buffer, result: Ok(()) }, now);
@@ -302,9 +302,9 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let write =
         Command::new(opcode::nvm::WRITE, 2).nsid(1).sgl(Sgl::transport(65536)).blocks(0, 16);
     io.send(&write, &[], later);
-    assert!(!io.session.output().is_empty(), "an R2T waits to be sent");
+    assert!(!io.session.output().is_empty(), "no R2T waits to be sent");
     io.session.tick(later);
-    assert!(!io.session.output().is_empty(), "the host is not cut off at once");
+    assert!(!io.session.output().is_empty(), "the host was cut off at once");
     // A host that takes nothing must be cut off in the end.
     io.session.tick(later + Duration::from_secs(100));
     assert!(io.session.output().is_empty());
@@ -395,7 +395,7 @@ fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
         let write = Command::new(opcode::nvm::WRITE, cid).nsid(1).sgl(Sgl::in_capsule(4096));
         io.send(&write.blocks(0, 1), &[1; 4096], now);
         let operation = io.session.next_operation().expect("the command needs the drive");
-        let Op::Write { buffer, .. } = operation.op else { panic!("a write") };
+        let Op::Write { buffer, .. } = operation.op else { panic!("not a write") };
         let (token, buffer) = (operation.token, Some(buffer));
         io.session.complete(DriveCompletion { token, buffer, result: Err(error) }, now);
         let output = io.session.output();

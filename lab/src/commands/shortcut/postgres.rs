@@ -1,4 +1,4 @@
-//! PostgreSQL: `pgbench -N`, whose transactions do not wait for each other.
+//! Measures PostgreSQL with `pgbench -N`, whose transactions do not wait for each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

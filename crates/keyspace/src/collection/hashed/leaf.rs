@@ -1,4 +1,5 @@
-//! A leaf. It packs elements in one contiguous buffer, ordered by the hashes of their keys.
+//! A leaf of a large hash or set. It packs elements in one contiguous buffer, ordered by the hashes
+//! of their keys.
 //!
 //! ```text
 //! | hash: u32 | size of each string | each string ... | hash: u32 | ...
@@ -167,7 +168,7 @@ impl<const STRINGS: usize> Leaf for HashedLeaf<STRINGS> {
             outside += head.outside();
         }
         let (_, at, outside) = best?;
-        assert!(0 < at && at < self.bytes.len(), "both halves of a leaf have an element");
+        assert!(0 < at && at < self.bytes.len(), "a half of a leaf has no element");
         let mut bytes = Vec::with_capacity(allocated(self.bytes.len() - at));
         bytes.extend_from_slice(&self.bytes[at..]);
         self.bytes.truncate(at);
@@ -190,7 +191,7 @@ impl<const STRINGS: usize> Leaf for HashedLeaf<STRINGS> {
         let outside: usize = self.heads().map(|(_, head)| head.outside()).sum();
         assert_eq!(end, self.bytes.len(), "the last element of a leaf ends at the end of the leaf");
         assert_eq!(outside, self.outside.len(), "each outside string belongs to an element");
-        assert!(hashes.is_sorted(), "the elements of a leaf are in the order of their hashes");
+        assert!(hashes.is_sorted(), "the elements of a leaf are not in the order of their hashes");
         let are_equal = hashes.first() == hashes.last();
         assert!(
             self.weight() <= Self::WEIGHT_MAX || are_equal,
@@ -331,7 +332,7 @@ impl<const STRINGS: usize> HashedLeaf<STRINGS> {
     /// Removes the element at a place, where there must be one. Adds to `old` the strings of the
     /// element that take noticeable time to free.
     pub(super) fn remove(&mut self, place: Place, old: &mut Vec<LargeString>) {
-        assert!(place.is_taken(), "the leaf has an element at the place");
+        assert!(place.is_taken(), "the leaf has no element at the place");
         let count = self.head(place.start).outside();
         let removed = self.outside.drain(place.outside..place.outside + count);
         old.extend(removed.filter(LargeString::is_large));

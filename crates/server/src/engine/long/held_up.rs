@@ -1,5 +1,6 @@
 //! Requests that have to wait until the long request has ended, or until clients that began to wait
-//! earlier are served.
+//! earlier are served. The long request is the one that runs in steps, between which other requests
+//! run.
 
 use slimio_keyspace::{Command, DbIndex, Flags};
 use slimio_planted::is_planted;

@@ -59,7 +59,8 @@ pub(crate) fn formatted_as(config: SimConfig, kind: Kind, layout: &FormatOptions
 #[derive(Default)]
 pub(crate) struct Collector {
     pub(crate) records: Script,
-    /// Errors of damaged chunks, which `chunks_end` reports. Salvage accepts such errors.
+    /// Errors of damaged chunks, which `chunks_end` reports. A recovery that salvages (accepts
+    /// damage) goes on after such errors.
     late: Vec<Error>,
 }
 
@@ -102,8 +103,8 @@ pub(crate) trait Disk {
     /// Whether the disk has crashed. An acknowledgement after a crash does not count.
     fn has_crashed(&self) -> bool;
 
-    /// Opens one more path to a slot of a volume. `pool` is the volume's extent pool, if the volume
-    /// is on a device.
+    /// Opens one more path to a snapshot slot of a volume. `pool` is the volume's extent pool, if
+    /// the volume is on a device.
     fn open_slot(&self, pool: Option<&Pool>, slot: SlotName) -> Box<dyn Device + Send>;
 }
 
@@ -134,8 +135,8 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) actions: VecDeque<(usize, Action)>,
     /// The snapshot under way.
     pub(crate) taking: Option<Taking>,
-    /// LSNs of the records that were appended in this life, each with the number of records up to
-    /// this LSN.
+    /// LSNs of the records that were appended since the volume was opened, each with the number of
+    /// records up to this LSN.
     lsns: VecDeque<(Lsn, usize)>,
     durable_lsns: VecDeque<(Lsn, usize)>,
     /// Number of records that the client knows to be acknowledged.
