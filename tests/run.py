@@ -55,7 +55,7 @@ def main():
     way.add_argument(
         "--both-ways",
         action="store_true",
-        help="run each test twice: as it is, and with io_uring refused and the servers' data in memory",
+        help="run each test twice: as it is, and with io_uring refused and all data in memory",
     )
     args = parser.parse_args()
     TARGET.set_command(args.server)

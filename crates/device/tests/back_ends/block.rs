@@ -103,7 +103,7 @@ fn a_mapped_range_outlives_its_holder() {
         let held = BlockDevice::open(&device.path, options).err();
         assert!(
             matches!(held, Some(OpenError::InUse { .. })),
-            "buffers of the mapped range keep the device in use: {held:?}"
+            "buffers of the mapped range do not keep the device in use: {held:?}"
         );
         drop((buffers, mapped, path));
 

@@ -59,7 +59,7 @@ fn a_wide_ring_does_what_a_narrow_one_does() {
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     ring.write(file, vec![3; 100], 0, true, 1);
     let Outcome::Transferred { result: Ok(()), .. } = run(&mut ring) else {
-        panic!("the file can be written")
+        panic!("the file can't be written")
     };
     ring.read(file, vec![0; 200], 0, 2);
     let Outcome::Transferred { memory, result } = run(&mut ring) else {

@@ -91,8 +91,8 @@ pub trait Net {
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
     /// Like [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
-    /// [`Event::Ready`]. A back end may thus leave out events that are not expected. Such events
-    /// then do not end a wait. Each id belongs to at most one descriptor.
+    /// [`Event::Ready`]. A back end may thus leave out events that are not expected. An event that
+    /// is left out does not end a wait. Each id belongs to at most one descriptor.
     ///
     /// # Errors
     /// When the kernel refuses to watch the descriptor.

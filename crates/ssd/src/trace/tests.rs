@@ -83,7 +83,7 @@ fn a_trace_with_any_byte_changed_is_refused() {
     for index in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[index] ^= 0x10;
-        assert!(read(&bytes).is_err(), "a trace with byte {index} changed is refused");
+        assert!(read(&bytes).is_err(), "a trace with byte {index} changed is accepted");
     }
     assert!(matches!(read(b"*3\r\n$3\r\nSET\r\n"), Err(TraceError::NotATrace)));
 }
@@ -122,7 +122,7 @@ fn a_tape_that_is_given_up_says_so_once_and_has_no_end() {
     assert_eq!(tape.finish().unwrap(), 1);
     assert!(
         matches!(tape.finish(), Err(TapeError::Over)),
-        "a tape that has ended can't be finished again"
+        "a tape that has ended was finished again"
     );
     assert_eq!(TraceReader::new(File::open(&path).unwrap()).unwrap().count(), 1);
     Tape::new(File::create("/dev/full").unwrap(), &header()).unwrap_err();

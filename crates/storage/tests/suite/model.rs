@@ -1,5 +1,6 @@
-//! Random lives, compared with an oracle that is a list of records. The logs are small, the media
-//! become full, and a life may end at any operation, even in recovery.
+//! Random lives of a volume, each from one start to the next, compared with an oracle that is a list
+//! of records. The logs are small, the media become full, and a life may end at any operation, even
+//! in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -190,9 +191,9 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record after the end of a log takes two batches. The next life cuts off the record's first
-/// part. The first batch of that life does not fit where the second part is, so the second part
-/// stays on the volume. This part must not come back.
+/// A record after the end of a log takes two batches. The next recovery cuts off the log before the
+/// record's first part. The first batch of the next life does not fit where the second part is, so
+/// the second part stays on the volume. This part must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
