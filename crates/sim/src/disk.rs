@@ -33,7 +33,7 @@ pub struct SimConfig {
     pub in_flight_max: u32,
     /// The longest transfer, in blocks.
     pub transfer_lbas_max: u32,
-    /// The most blocks that all spaces may have together.
+    /// The most blocks that all spaces (files, or one device) may have together.
     pub lbas_max: u64,
     /// Whether the spaces are files. If so, a flush of a space covers only the writes to that
     /// space, and deallocated blocks are holes. A hole takes space again once it is written or

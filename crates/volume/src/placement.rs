@@ -1,4 +1,5 @@
-//! Gives each lifetime one of the device's placements, and reads the device's counters.
+//! Gives each lifetime (a kind of data that is deleted together) one of the device's placements,
+//! and reads the device's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -29,8 +30,8 @@ const LIFETIMES: usize = Lifetime::ALL.len();
 /// shares that placement too. On-demand snapshots, which may live for weeks, share a placement only
 /// if the device has just one.
 ///
-/// If there are several placements, long-lived data does not get the first. A device also uses the
-/// first placement for writes that name no placement.
+/// If there are several placements, long-lived data does not get the first, because a device also
+/// uses the first placement for writes that name no placement.
 fn assign(placements: &[PlacementId]) -> [PlacementId; LIFETIMES] {
     let [superblock, wal, wal_snapshot, snapshot] = match placements.len() {
         0 => return [PlacementId::default(); LIFETIMES],

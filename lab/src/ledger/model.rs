@@ -33,7 +33,8 @@ pub(super) struct Found {
     pub(super) expires_at_ms: Option<u64>,
 }
 
-/// Bounds of the time at which the server executed a unit, in milliseconds since 1970.
+/// Bounds of the time at which the server executed a unit (a command or a transaction), in
+/// milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) sent_ms: u64,

@@ -107,5 +107,5 @@ fn a_host_that_says_nothing_is_cut_off_and_one_that_keeps_alive_is_not() {
     let before = host.admin().sent_at();
     host.idle_until(Instant::now() + Duration::from_millis(1200))
         .expect("the connection stays open");
-    assert!(host.admin().sent_at() > before, "an idle host sends keep-alive commands");
+    assert!(host.admin().sent_at() > before, "the idle host has sent no keep-alive command");
 }

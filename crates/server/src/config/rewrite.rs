@@ -313,7 +313,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(config.rewrite().unwrap().run().is_err());
-        assert!(path.is_dir(), "the directory with the temporary file's name stays");
-        assert!(Config::default().rewrite().is_none(), "the default configuration has no file");
+        assert!(path.is_dir(), "the directory in place of the file is gone");
+        assert!(Config::default().rewrite().is_none(), "the default configuration has a file");
     }
 }

@@ -106,15 +106,15 @@ impl Snapshots {
 
     /// Panics if an invariant of the roles is broken. This check is cheap.
     pub(crate) fn check(&self) {
-        assert!(self.root.is_none() || self.root().is_some(), "the root's slot holds a snapshot");
-        assert!(self.held.iter().any(Option::is_none), "at least one slot is a reserve");
+        assert!(self.root.is_none() || self.root().is_some(), "the root's slot holds no snapshot");
+        assert!(self.held.iter().any(Option::is_none), "no slot is a reserve");
         let count = |kind| self.all().filter(|held| held.kind == kind).count();
         let is_one = count(SnapshotKind::Wal) <= 1 && count(SnapshotKind::OnDemand) <= 1;
-        assert!(is_one, "there is at most one snapshot of each kind");
+        assert!(is_one, "there are two snapshots of a kind");
         for (slot, held) in SlotName::ALL.into_iter().zip(&self.held) {
             assert!(
                 held.is_none_or(|held| held.slot == slot),
-                "each snapshot is listed under its own slot"
+                "a snapshot is listed under another slot"
             );
         }
     }
@@ -364,7 +364,7 @@ mod tests {
         put_u64(&mut bytes, superblock::SLOTS + at::LEN_LBAS, u64::MAX / 2);
         assert!(
             Snapshots::decode(&bytes).is_err(),
-            "a length whose bytes do not fit a `u64` is refused"
+            "a length whose bytes do not fit a `u64` is accepted"
         );
     }
 

@@ -1,6 +1,6 @@
-//! Random lives of a volume, each from one start to the next, compared with an oracle that is a list
-//! of records. The logs are small, the media become full, and a life may end at any operation, even
-//! in recovery.
+//! Random lives of a volume, each from one start to the next, compared with an oracle that is a
+//! list of records. The logs are small, the media become full, and a life may end at any operation,
+//! even in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
