@@ -140,15 +140,15 @@ class Info(TestCase):
 
     def look(self, pair, what):
         # `total_net_output_bytes` differs because INFO's own replies differ in length.
-        # `total_reads_processed` differs because the servers read requests that are sent at once in
+        # `total_reads_processed` differs because the two servers may read the same bytes in
         # different pieces.
         self.compare(pair, what, but=["total_net_output_bytes", "total_reads_processed"])
 
     def test_every_field_behind_all_kinds_of_activity(self):
         pair, others = self.pair(), self.pair()
         self.settle(pair, 2)
-        # Active expiry is off, because otherwise each server would delete expired keys at different
-        # times.
+        # Active expiry is off, because otherwise the two servers would delete expired keys at
+        # different times.
         self.both(pair, ["DEBUG", "SET-ACTIVE-EXPIRE", "0"], ["CONFIG", "RESETSTAT"])
         self.look(pair, "at the start")
         self.both(pair, *[["SET", f"k{number}", "v" * number] for number in range(200)], ["HSET", "h", "f", "v"],

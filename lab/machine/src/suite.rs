@@ -6,7 +6,7 @@
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
 //! # record: PLAIN                  one namespace, whose writes power_cut.rs checks afterwards
-//! # recover: log                   needs record; marks are in this file on ext4, not in a server
+//! # recover: log                   needs record; this file on ext4 has the marks, not a server
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, in the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
@@ -14,6 +14,9 @@
 //! # kernel: general                the kernel with every module; without this line, the small one
 //! # drive: size=1G                 options of an emulated drive that the host serves over NVMe/TCP
 //! ```
+//!
+//! A mark is a text in a write of a client. After a power cut, the marks that are found show which
+//! writes have survived.
 //!
 //! A session is refused if its comments promise more than the session would check.
 

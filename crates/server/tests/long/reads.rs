@@ -31,7 +31,7 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Runs `beside` in another thread. Its flag is true until `run` has ended.
+/// Runs `beside` in another thread. The flag that `beside` gets is true until `run` has ended.
 fn meanwhile(beside: impl FnOnce(&AtomicBool) + Send, run: impl FnOnce()) {
     let is_running = AtomicBool::new(true);
     std::thread::scope(|scope| {
