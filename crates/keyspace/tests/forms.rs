@@ -34,7 +34,7 @@ fn a_small_result_of_large_sets_is_packed() {
     add(&mut driver, "one", "x", 0..1);
     let members: Vec<String> = (3..300).map(|number| format!("m{number}")).collect();
     driver.run(&[["SREM", "few"].map(str::to_owned).to_vec(), members].concat());
-    assert_eq!(encoding(&driver.keyspace, "few"), "hashtable", "a large set must not become packed");
+    assert_eq!(encoding(&driver.keyspace, "few"), "hashtable", "a tree must not become packed");
     for (line, expected) in [
         ("SINTERSTORE d words few", "listpack"),
         ("SINTERSTORE d few", "listpack"),
