@@ -20,7 +20,7 @@ pub const GROUPS_MAX: u16 = 32;
 /// means "none".
 const PAGES_MAX: u64 = u32::MAX as u64;
 
-/// How much of its NAND the drive of the SlimIO paper does not export, in percent.
+/// The share of the NAND that the drive of the SlimIO paper does not export, in percent.
 pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 
 /// The number of units that a drive exports if no unit size is given. The paper's drive exports the

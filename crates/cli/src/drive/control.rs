@@ -22,7 +22,7 @@ use super::page;
 /// The prefix of every drive's socket name.
 const PREFIX: &str = "slimio-drive/";
 /// Longest name of a drive in a socket's name, in bytes. The kernel allows 107 bytes for the whole
-/// name of a socket. If a drive's name is longer, only its end is used.
+/// name of a socket. If a drive's name is longer than `NAME_SIZE_MAX`, only its end is used.
 const NAME_SIZE_MAX: usize = 90;
 /// Number of clients that may ask at the same time.
 const ASKING_MAX: usize = 8;

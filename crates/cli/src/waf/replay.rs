@@ -52,9 +52,9 @@ pub(super) struct Traces {
     /// Begin with a drive on which every block was written once, instead of an empty drive
     #[arg(long)]
     written: bool,
-    /// Fail unless the trace is complete and each of its lifetimes is written and stays apart: no
-    /// two lifetimes may share reclaim units or addresses (but the two kinds of snapshots may share
-    /// slots)
+    /// Fail unless the trace is complete, has writes of every lifetime, and keeps the lifetimes
+    /// apart. No two lifetimes may share reclaim units or addresses, but the two kinds of snapshots
+    /// may share slots
     #[arg(long)]
     separate: bool,
     /// Print every point in time, as comma-separated values, instead of tables; the trace must be

@@ -111,8 +111,8 @@ pub(super) fn exec(
     engine.begin_transaction(client.db, multi.purpose, size.unwrap_or(0), value_room);
     run(connections, engine, client, &multi);
     engine.data.end_multi(Some(multi));
-    // The reply reveals that no watched key was changed. So under `always`, it also waits until the
-    // last changes to these keys are durable.
+    // The reply reveals something about the watched keys: none of them was changed or has expired.
+    // So under `always`, the reply also waits until the last changes to these keys are durable.
     if !is_planted("exec-undurable") {
         engine.hold(client, needs, before);
     }

@@ -291,8 +291,8 @@ fn a_discovery_controller_ends_when_no_command_comes() {
     assert_eq!(target.subsystem.controller_count(), 0);
 }
 
-/// A host's time to take bytes must begin when bytes wait to be sent, however long the queue was
-/// idle before.
+/// The time that a host has to take bytes must begin when bytes wait to be sent, however long the
+/// queue was idle before.
 #[test]
 fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let target = Target::start();
@@ -310,7 +310,7 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     assert!(io.session.output().is_empty());
 }
 
-/// The buffers of a connection must be bounded together, even if they have only zeros.
+/// The total size of a connection's buffers must be limited, even if the buffers have only zeros.
 #[test]
 fn zeros_for_many_commands_share_the_connections_memory() {
     let target = Target::start();
