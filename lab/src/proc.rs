@@ -77,8 +77,8 @@ impl CpuTime {
 pub struct RunTime {
     /// Time on a core.
     pub cpu: CpuTime,
-    /// Time in which it was ready to run, but others had the cores. Zero if the kernel does not
-    /// report this time.
+    /// Time in which the thread or process was ready to run, but others had the cores. Zero if the
+    /// kernel does not report this time.
     pub core_wait: Duration,
 }
 

@@ -73,8 +73,8 @@ class Writer:
         client.read()
 
     def check(self, test, client, when):
-        """Compares the data set with the sent and the acknowledged rounds. The next rounds count on
-        from the data set's numbers."""
+        """Compares the data set with the sent and the acknowledged rounds. The numbers of the next
+        rounds follow those in the data set."""
         values = client("MGET", *(f"{self.name}:{what}" for what in ("count", "a", "b", "big")))
         count, first, second = (int(value or 0) for value in values[:3])
         big = int((values[3] or b"0").split(b":")[0])

@@ -18,7 +18,7 @@ pub struct Garbage {
     captured: Vec<Captured>,
     /// Large strings that were removed from collections.
     pub(crate) elements: Vec<LargeString>,
-    /// Indices of elements that a command has drawn.
+    /// Indices of elements that a command has drawn at random.
     pub(crate) drawn: Vec<BTreeSet<usize>>,
     /// Abandoned commands, for which no client waits any more.
     abandoned: Vec<Box<dyn Steps>>,

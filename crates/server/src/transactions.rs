@@ -28,9 +28,11 @@ pub(crate) struct Multi {
     /// Upper limit, in bytes, of the payload that the log gets for the effects of the queued
     /// requests; `None` if none of these requests writes.
     pub(crate) log_size_max: Option<u64>,
-    /// Number of queued requests whose effects depend on the values of their keys.
+    /// Number of queued requests that take more of the log the larger the values of their keys are.
+    /// `EXEC` computes how much such requests need (it weighs them) before it runs them.
     pub(crate) weighed: usize,
-    /// The most general purpose among those of the queued requests that write.
+    /// The purpose, among those of the queued requests that write, that leaves the transaction the
+    /// least of the log's room.
     pub(crate) purpose: Purpose,
     /// Whether any queued request may write.
     pub(crate) writes: bool,
@@ -158,8 +160,8 @@ impl Watches {
         }
         client.watching_memory += watch_memory(key);
         if !is_planted("forgets-too-slowly") {
-            // For each key that is added, two keys are removed. So if a client watches and
-            // unwatches in a loop, it cannot add keys faster than they are removed.
+            // For each key that is added, two keys of ended rounds are removed. So a client that
+            // watches and unwatches in a loop can't add keys faster than keys are removed.
             self.forget_up_to(2);
         }
         let seen = Seen::now(keyspace, client.db, key, now_ms);

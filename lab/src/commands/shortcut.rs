@@ -76,7 +76,7 @@ struct Site {
 
 impl Site {
     /// Prints a warning if `slimio shortcut run` was used but did not report that a log takes the
-    /// short path. `said` is the output of both programs.
+    /// short path. `said` is the output of the measured program and of `slimio shortcut run`.
     fn check(&self, said: &str) {
         if !self.under.is_empty() && !said.contains(": written by the short path") {
             let lines = said.lines().filter(|line| line.starts_with("slimio: "));

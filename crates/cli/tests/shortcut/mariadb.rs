@@ -1,4 +1,5 @@
-//! Stock MariaDB, whose redo log takes the short path if it is buffered.
+//! Stock MariaDB under `slimio shortcut run`. The redo log takes the short path to the device if
+//! MariaDB writes the log with buffered I/O.
 
 use std::fs;
 use std::path::PathBuf;
@@ -91,9 +92,10 @@ fn what_was_committed_outlives_a_killed_server() {
     assert!(acknowledged.iter().all(|count| *count > 0), "{acknowledged:?}");
     let said = place.said();
     // MariaDB only allocates the blocks of a new log. A log takes the short path only if its blocks
-    // were written before. So the library filled this log with zeros when MariaDB opened the log.
+    // were written before. So `slimio shortcut run` filled this log with zeros when MariaDB opened
+    // the log.
     assert_eq!(said.matches("ib_logfile0: written by the short path\n").count(), 1, "{said}");
-    // The server starts without `run`, and has every row.
+    // Without `slimio shortcut run`, the server starts and has every row.
     let mut command = Command::new(&mariadb.program);
     command.args(mariadb.arguments()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = Running(command.spawn().unwrap());

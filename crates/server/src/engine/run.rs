@@ -73,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// Records what a data command, or a step of it, did. Returns the LSN that its reply depends
-    /// on.
+    /// Records what a data command, or a step of such a command, did. Returns the LSN that the
+    /// command's reply depends on.
     pub(super) fn recorded(
         &mut self,
         client: &mut Client,
@@ -178,7 +178,7 @@ impl Engine {
 
     /// Counts a command that has run, unless the command was counted when it began to wait
     /// (`is_counted`). `spent` is the time that the command's earlier steps took. The clock is read
-    /// only when the command or its step ends, because the next one is timed from that moment.
+    /// only when a command or step ends. The next command or step counts as begun at that moment.
     pub(crate) fn account(
         &mut self,
         client: &mut Client,

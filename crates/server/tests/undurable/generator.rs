@@ -7,10 +7,10 @@
 //!  twin:        the same, without the change ─► its reply
 //! ```
 //!
-//! A reply that leaves while the change is held must equal the twin's reply byte by byte. An equal
-//! reply depends only on durable data. This rule does not apply to commands that show figures,
-//! which `exempt.rs` lists. Their replies must not wait, and must not contain words that occur only
-//! in the change. No part of this test knows what a command does.
+//! A reply that leaves while the change is held must equal the twin's reply byte by byte. The twin
+//! does not have the change, so an equal reply shows nothing of the change. This rule does not apply
+//! to commands that show figures, which `exempt.rs` lists. Their replies must not wait, and must not
+//! contain words that occur only in the change. No part of this test knows what a command does.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +40,9 @@ const RANDOM: [&str; 3] = ["hrandfield", "spop", "srandmember"];
 /// Placeholder for a word that occurs only in the change.
 const SECRET: &str = "SECRET";
 
-/// A step of a change that is not a request: lets a moment pass on both servers' clocks.
+/// A step of a change, but not a request: lets a moment pass on both servers' clocks.
 const PASS: &str = "a moment passes";
-/// A step of a change that is not a request: waits until active expiry has deleted the expired
-/// keys.
+/// A step of a change, but not a request: waits until active expiry has deleted the expired keys.
 const EXPIRE: &str = "keys expire";
 /// Length of a moment, in milliseconds.
 const MOMENT_MS: i64 = 10;
