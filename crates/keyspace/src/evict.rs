@@ -1,10 +1,11 @@
 //! Evicts keys when memory is short, and chooses them as Redis does.
 //!
-//! A few keys are drawn at random. Of two keys, the worse one is evicted first. The worst of the
-//! drawn keys join a pool, which keeps the worst keys found so far. Then the worst key of the pool
-//! is evicted. A draw takes all keys of one bucket. So all keys are equally likely, and a draw
-//! reads only one place in memory. A policy that evicts only keys with an expiry draws from the
-//! buckets that hold such keys.
+//! A few keys are drawn at random. The policy ranks keys: the worse a key, the earlier the policy
+//! wants it evicted. The worst of the drawn keys join a pool, which keeps the worst keys found so
+//! far. Then the worst key of the pool is evicted. A draw picks a bucket, each with the same
+//! probability, and takes all its keys. So all keys are equally likely, and a draw reads only one
+//! place in memory. A policy that evicts only keys with an expiry draws from the buckets that hold
+//! such keys.
 
 use slimio_planted::is_planted;
 
@@ -17,7 +18,7 @@ use crate::table::{BucketSlot, Spot};
 /// Limit of the candidates that are kept from one eviction to the next (`EVPOOL_SIZE`).
 const POOL_LEN_MAX: usize = 16;
 
-/// Limit of the keys that are drawn for one eviction, whatever is configured.
+/// Limit of the keys that are drawn in one database for one eviction, whatever is configured.
 const SAMPLES_MAX: usize = 1000;
 
 /// Limit of the keys of one bucket that a draw looks at. In practice, no bucket has that many keys.
@@ -117,7 +118,7 @@ pub struct EvictionConfig {
     pub policy: EvictionPolicy,
     /// Whether memory is limited (`maxmemory`).
     pub is_limited: bool,
-    /// Count of keys that are drawn for each eviction (`maxmemory-samples`).
+    /// Count of keys that are drawn in each database for each eviction (`maxmemory-samples`).
     pub samples: usize,
     /// The larger this factor is, the more uses it takes to raise a count by one under LFU
     /// (`lfu-log-factor`).

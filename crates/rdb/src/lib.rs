@@ -23,7 +23,7 @@
 //! * Numbers are little-endian, except lengths and the ids of streams, which are big-endian. Times
 //!   are Unix milliseconds (before version 3: seconds).
 //! * Nothing marks the end of a value, so a file cannot be read beyond a value of an unknown type.
-//!   A new version only adds types ([`Version`]).
+//!   A new version of the format only adds types ([`Version`]).
 //!
 //! Sources: `rdb.c` and `rdb.h` of Redis and Valkey, `listpack.c`, `ziplist.c`, `intset.c`,
 //! `zipmap.c`, `quicklist.h`, `t_stream.c`, `module.c`, `crc64.c`, and LibLZF. The documentation of

@@ -1,5 +1,6 @@
 //! Asynchronous reading and writing (aio(7)). libc serves these calls in threads of its own, which
-//! call the kernel directly. So this library first leaves the file to the kernel.
+//! call the kernel directly. So before such a call, this library leaves the file to the kernel: the
+//! file no longer takes the short path.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

@@ -24,5 +24,5 @@ pub(crate) const LITERALS_MAX: usize = 32;
 pub(crate) const MATCH_MAX: usize = 264;
 /// How far back a match can reach, in bytes.
 pub(crate) const WINDOW: usize = 8192;
-/// If the control byte has this length, another byte of the length follows.
+/// If the three bits `lll` of a match have this value, another byte of the length follows.
 const LONG: usize = 7;

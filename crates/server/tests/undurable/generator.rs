@@ -8,9 +8,10 @@
 //! ```
 //!
 //! A reply that leaves while the change is held must equal the twin's reply byte by byte. The twin
-//! does not have the change, so an equal reply shows nothing of the change. This rule does not apply
-//! to commands that show figures, which `exempt.rs` lists. Their replies must not wait, and must not
-//! contain words that occur only in the change. No part of this test knows what a command does.
+//! does not have the change, so an equal reply shows nothing of the change. This rule does not
+//! apply to commands that show figures, which `exempt.rs` lists. Their replies must not wait, and
+//! must not contain words that occur only in the change. No part of this test knows what a command
+//! does.
 
 use std::collections::BTreeMap;
 

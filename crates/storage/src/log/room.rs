@@ -1,4 +1,5 @@
-//! Room in the log: which commands may append, and which jobs the keeper gets.
+//! Room in the log: which commands may append, and which jobs the log gives to the keeper. The
+//! keeper owns the superblock, and prepares and releases segments on a thread of its own.
 //!
 //! The invariant: everything appended has a place in the segments. So room is counted for the worst
 //! case, in which as many bytes as possible stay unused at the end of each segment. Parts of the
@@ -157,9 +158,10 @@ impl Log {
         (lbas * LBA_SIZE) as u64
     }
 
-    /// Tells the log that the data set was empty at `lsn`, so that neither the root nor records up
-    /// to `lsn` are needed any more. As soon as `lsn` is durable, the log may start after `lsn`,
-    /// without a snapshot. If the state is not [`LogState::On`], this does nothing.
+    /// Tells the log that the data set was empty at `lsn`. So the snapshot that recovery would start
+    /// from is no longer needed, nor are the records up to `lsn`. As soon as `lsn` is durable, the
+    /// log may start after `lsn`, without a snapshot. If the state is not [`LogState::On`], this
+    /// does nothing.
     pub fn release_before(&mut self, lsn: Lsn) {
         assert!(lsn <= self.appended, "only appended records can be released");
         if self.log_state() == LogState::On {
