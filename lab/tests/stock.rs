@@ -1,4 +1,4 @@
-//! Generator, measurements and comparison against the real stock server.
+//! Tests the load generator, the measurements and the comparison with a real stock server.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
@@ -121,8 +121,8 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Only the server itself counts. Before the exec of the server, the process is a copy of the
-    // benchmark, or setpriv.
+    // Only the server itself counts. Before that process executes the server's program, it is a
+    // copy of the benchmark, or it runs setpriv.
     let is_server = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.trim() == "redis-server"

@@ -106,7 +106,7 @@ impl RunArgs {
         let program = self.program[0].display();
         let status = run.run(say_of_run);
         let status = status.map_err(|error| format!("{program}: {error}"))?;
-        // Shells use the same exit status when a signal has ended a program: 128 and the signal's
+        // Shells use the same exit status when a signal has ended a program: 128 plus the signal's
         // number.
         let by_signal = status.signal().map(|signal| 128 + signal);
         std::process::exit(status.code().or(by_signal).unwrap_or(1));

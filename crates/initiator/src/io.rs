@@ -64,8 +64,8 @@ impl IoQueue {
         placed.on(Command::new(opcode::nvm::WRITE, 0).nsid(self.nsid).blocks(lba, lbas))
     }
 
-    /// Makes a Flush command. After a flush, every write that had ended before it is durable. The
-    /// command has no data.
+    /// Makes a Flush command. A flush makes durable every write that ended before the flush began.
+    /// The command has no data.
     pub fn flush_command(&self) -> Command {
         Command::new(opcode::nvm::FLUSH, 0).nsid(self.nsid)
     }
@@ -139,7 +139,7 @@ impl IoQueue {
         self.queue.run(command, Vec::new()).map(drop)
     }
 
-    /// Flushes. Afterwards, every write that had ended before is durable.
+    /// Flushes. This makes durable every write that has ended already.
     ///
     /// # Errors
     /// If the command or the connection fails.

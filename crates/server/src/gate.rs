@@ -337,8 +337,8 @@ mod tests {
         assert!(may_leave(Lsn(0), Lsn(0), Lsn(0)));
         assert!(may_leave(Lsn(10), releasable, durable));
         assert!(!may_leave(Lsn(11), releasable, durable));
-        // A log that is latched or stalled releases no new replies, but replies that depend only on
-        // durable records may still leave.
+        // A log that has failed (is latched) or is stalled releases no new replies, but replies
+        // that depend only on durable records may still leave.
         assert!(may_leave(Lsn(5), Lsn(0), durable));
         assert!(!may_leave(Lsn(6), Lsn(0), durable));
     }

@@ -1,4 +1,6 @@
-//! Files that are overwritten in whole blocks, on real file systems.
+//! Files that are overwritten in whole blocks, on real file systems. A write *takes the short path*
+//! if it goes to the disk directly. Each change that only the kernel can make durable leaves the
+//! file with a *debt*: until the debt is paid, a sync has to call the kernel.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
@@ -93,9 +95,9 @@ fn what_is_written_is_durable_at_once() {
         let seen = fs::read(&path).unwrap();
         assert!(seen[8 * BLOCK..9 * BLOCK] == one[..] && seen[9 * BLOCK..12 * BLOCK] == two[..]);
         assert_eq!(seen.len(), 16 * BLOCK);
-        // After eight direct writes without a sync, further writes are left to the kernel. So a
-        // program that writes much without a sync does not wait for the disk. One of the eight
-        // writes was made above.
+        // A program that writes much without a sync should not wait for the disk at each write. So
+        // between two syncs, at most eight writes take the short path, and all others go to the
+        // kernel. The first of these eight was made above.
         let unsynced = (0..20).map_while(|_| write(&whole, &one, 0)).count();
         assert_eq!(unsynced, 7);
         assert!(!is_synced_by_kernel(&whole, false));

@@ -218,8 +218,9 @@ fn what_it_has_written_is_read_when_it_is_durable() {
     });
 }
 
-/// The record of a large value is not in a mapped buffer. The record outlives the process only
-/// after the server has written it, so the reply must not leave before that.
+/// Under `everysec`, small records are in a mapped buffer, and so outlive the process at once. The
+/// record of a large value is not in such a buffer. It outlives the process only after the server
+/// has written it, so the reply must not leave before that.
 #[test]
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {

@@ -158,10 +158,10 @@ impl Log {
         (lbas * LBA_SIZE) as u64
     }
 
-    /// Tells the log that the data set was empty at `lsn`. So the snapshot that recovery would start
-    /// from is no longer needed, nor are the records up to `lsn`. As soon as `lsn` is durable, the
-    /// log may start after `lsn`, without a snapshot. If the state is not [`LogState::On`], this
-    /// does nothing.
+    /// Tells the log that the data set was empty at `lsn`. So recovery no longer needs the snapshot
+    /// that it would start from, nor the records up to `lsn`. As soon as `lsn` is durable, the log
+    /// may start after `lsn`, without a snapshot. If the state is not [`LogState::On`], this does
+    /// nothing.
     pub fn release_before(&mut self, lsn: Lsn) {
         assert!(lsn <= self.appended, "only appended records can be released");
         if self.log_state() == LogState::On {
