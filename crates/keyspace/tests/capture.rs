@@ -129,8 +129,8 @@ fn what_is_captured_is_what_was_there() {
     assert!(flushed > ROUNDS / 200 && given_up > ROUNDS / 200);
 }
 
-/// Thousands of buckets are split and merged while the walk goes over them. No entry may be missed
-/// or taken twice.
+/// Thousands of buckets are split and merged while the capture goes through them. No entry may be
+/// missed or taken twice.
 #[test]
 fn a_capture_survives_splits_and_merges() {
     let seed = seed();
@@ -324,7 +324,8 @@ fn without_a_capture_a_value_is_replaced_in_place() {
     nothing(&mut driver.keyspace);
 }
 
-/// The counted size of pre-images that wait to be handed out agrees with what the allocator counts.
+/// A pre-image is an entry that the capture takes because a command is about to change it. The
+/// counted size of the pre-images that wait to be handed out agrees with what the allocator counts.
 #[test]
 fn the_memory_of_pre_images_is_counted() {
     for size in [40, 4096] {
@@ -433,8 +434,8 @@ fn flushing_everything_ends_a_capture() {
     driver.run(&["FLUSHALL"]);
     assert_eq!(driver.keyspace.capture_state(), CaptureState::Flushed);
     driver.keyspace.end_capture();
-    // A capture that was given up has to settle. If everything is flushed, nothing is left to
-    // settle.
+    // After a capture was given up, the next capture can begin only after further steps (the state
+    // is `Settling`). If everything is flushed, no further steps are needed.
     for index in 0..100 {
         driver.run(&["SET", &format!("key:{index}"), "1"]);
     }

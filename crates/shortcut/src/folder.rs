@@ -1,5 +1,7 @@
-//! The folder of the stages. It is in memory. Appended bytes in a stage outlive the program and its
-//! keeper, but are lost when the machine stops.
+//! The folder of the stages. A stage has bytes that a program has appended to a log and that are
+//! not in the log's file yet. The keeper is the process that looks after the program's logs. The
+//! folder is in memory: bytes in a stage outlive the program and its keeper, but are lost when the
+//! machine stops.
 //!
 //! A process that uses a stage has the stage's file locked (`F_SETLK`; a forked child does not
 //! inherit this lock). A stage that no process has locked is left over, and the next keeper mends
@@ -34,7 +36,7 @@ pub struct Folder {
 /// A log that has a stage in the folder.
 #[derive(Debug)]
 pub struct Staged {
-    /// The path that the log file had when it was taken.
+    /// The path that the log file had when the short path was begun for it.
     pub path: PathBuf,
     /// Whether a process uses the stage. If no process does, the log needs mending.
     pub is_used: bool,
@@ -302,7 +304,8 @@ mod tests {
 
     use super::*;
 
-    /// Every `status`, and every `run` before its program starts, looks at all stages.
+    /// `slimio shortcut status` looks at all stages, and so does `slimio shortcut run` before it
+    /// starts its program.
     #[test]
     fn a_stage_is_whole_and_locked_whenever_others_find_it() {
         let place = tempfile::tempdir_in("/dev/shm").expect("/dev/shm is writable");

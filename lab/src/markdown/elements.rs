@@ -1,4 +1,5 @@
-//! The table of the rows on elements: the CPU time of a request on each server.
+//! The table of the scenarios that work on elements of sets, hashes and lists: the CPU time of a
+//! request on each server.
 
 use std::fmt::Write as _;
 
@@ -8,8 +9,8 @@ use crate::scenario::Work;
 
 const CPU: &str = "server_cpu_us_per_request";
 
-/// Writes one line per row that was run, with the server CPU time of a request. If no such row was
-/// run, writes nothing.
+/// Writes one line for each such scenario that was run, with the server's CPU time for a request.
+/// If no such scenario was run, writes nothing.
 pub(super) fn table(comparison: &Comparison, text: &mut String) {
     let rows = comparison.config.scenarios.iter().enumerate();
     let mut rows =

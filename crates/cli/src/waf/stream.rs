@@ -236,7 +236,7 @@ impl Server {
         self.give_back_reserves()
     }
 
-    /// Deallocates the reserves, as the server does when a snapshot is adopted.
+    /// Deallocates the slots that hold no snapshot, as the server does when a snapshot is adopted.
     fn give_back_reserves(&mut self) -> Result<(), Error> {
         let held = self.volume.log.snapshots();
         let reserves = SlotName::ALL.map(|slot| (slot, held.get(slot).is_none()));

@@ -1,5 +1,6 @@
 //! Tests `slimio shortcut run` with a script that, like a database, overwrites a log in whole
-//! blocks.
+//! blocks. A file has a debt if it has changes that only the kernel can make durable. The keeper is
+//! the process that looks after the script's logs.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};

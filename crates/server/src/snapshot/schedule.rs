@@ -50,16 +50,16 @@ const ROOM_PERCENT: u64 = 75;
 const GAIN_PERCENT: u64 = 10;
 
 impl RewriteRule {
-    /// Whether the log has grown so much that a snapshot is worth its cost. The root has `base`
-    /// bytes, and the log after the root has `log` bytes.
+    /// Whether the log has grown so much that a snapshot is worth its cost. The snapshot that
+    /// recovery starts from has `base` bytes, and the log after it has `log` bytes.
     pub(crate) fn is_due(&self, base: u64, log: u64) -> bool {
         self.percentage > 0
             && base + log > self.size_min
             && log.saturating_mul(100) / base.max(1) >= self.percentage
     }
 
-    /// Bytes by which the log may grow before a snapshot must make room, if `used` bytes of its
-    /// room are taken.
+    /// Bytes by which the log may grow before a snapshot must make room, if `used` bytes of the
+    /// log's room are taken.
     pub(crate) fn room_at_ease(&self, used: u64) -> u64 {
         (self.room / 100 * ROOM_PERCENT).saturating_sub(used)
     }

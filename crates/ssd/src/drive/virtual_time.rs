@@ -22,7 +22,7 @@ pub(super) struct VirtualTimePath {
     data: Arc<Data>,
     geometry: Geometry,
     opened: Opened,
-    /// Operations that were submitted, but not kicked.
+    /// Operations that were submitted, but that no `kick` has begun yet.
     queued: VecDeque<(Token, Op)>,
     begun: InFlight,
     scratch: Scratch,

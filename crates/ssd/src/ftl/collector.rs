@@ -1,9 +1,10 @@
 //! The collector, and how handles get fresh units.
 //!
 //! Each reclaim group is collected separately: copies stay in the group of their victim. The
-//! invariant of the [parent module](super) holds for each group, with one exception. If all pages
-//! of a group's filled units are valid, collecting that group gains nothing. A handle that needs a
-//! unit then goes on in another group.
+//! invariant of the [parent module](super) holds for each group: enough units are free, or
+//! collecting gains free pages. There is one exception. If all pages of a group's filled units are
+//! valid, collecting that group gains nothing. A handle that needs a unit then goes on in another
+//! group.
 
 use super::counters::Cause;
 use super::events::{EventKind, FdpEventRecord};

@@ -1,4 +1,4 @@
-//! Compares the formulas with the simulation.
+//! Compares the formulas for the write amplification (WAF) with the simulation.
 
 use std::fmt;
 

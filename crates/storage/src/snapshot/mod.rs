@@ -212,10 +212,11 @@ impl SlotPaths {
     ///
     /// On a device, all of the reserve's space is given back, in whole extents, so that other areas
     /// can take these extents. If the slot is a file, it keeps twice the `need_lbas` blocks that a
-    /// snapshot needs, plus 64 MiB. The rest is returned to the file system. While a snapshot is
-    /// written, its slot grows to at most a quarter, or 64 MiB, more than the snapshot needs. So a
-    /// shortened slot grows again only if a snapshot is more than twice as long as the one before.
-    /// A data set whose size goes up and down by half never makes a slot give back blocks.
+    /// snapshot needs, plus 64 MiB. The rest is returned to the file system. So a shortened slot
+    /// grows again only if a snapshot is more than twice as long as the one before. While a
+    /// snapshot is written, its slot grows beyond what the snapshot needs, but at most by a quarter
+    /// or by 64 MiB, whichever is more. So a data set whose size goes up and down by half never
+    /// makes a slot give back blocks.
     ///
     /// # Errors
     /// If the slot can't be shortened. Its length is then unchanged.

@@ -1,4 +1,5 @@
-//! Writes of every lifetime, for tests of volumes on devices.
+//! Writes of every lifetime, for tests of volumes on devices. A lifetime is a kind of data that is
+//! deleted together: the superblock, the log, WAL-snapshots, or on-demand snapshots.
 
 use slimio_storage::{
     FormatOptions, SlotWriter, SnapshotKind, Storage, Volume, VolumeId, WriterOptions, format,
