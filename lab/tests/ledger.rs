@@ -1,5 +1,7 @@
-//! The ledger against the stock server. If nothing is lost, the ledger reports no loss. If the test
-//! causes a loss on purpose, the ledger reports it.
+//! Tests the ledger with the stock server. The ledger kills a server while clients write to it, and
+//! compares the server's data with the acknowledged units. A unit is a command or a transaction. If
+//! nothing is lost, the ledger must report no loss. If the test causes a loss on purpose, the
+//! ledger must report this loss.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The tables of the rows with snapshots: full rate and memory, latency, time, recovery.
+//! The tables of the scenarios with snapshots (full rate and memory, latency, time), of recovery,
+//! and of other scenarios that have columns of their own, such as the slowest command.
 
 use std::fmt::Write as _;
 

@@ -42,8 +42,8 @@ pub struct NandPage(pub u32);
 /// empty drive are zeroed memory. Zeroed memory takes no room until something is written to it.
 type Link = Option<NonZeroU32>;
 
-/// The link to a page or a block. Adding one does not overflow, because there are fewer than 2^32 -
-/// 1 pages or blocks.
+/// The link to a page or a block. Adding one does not overflow, because neither pages nor blocks
+/// are as many as 2^32 - 1.
 fn link(number: u32) -> Link {
     NonZeroU32::new(number + 1)
 }
@@ -305,7 +305,7 @@ impl Ftl {
     }
 
     /// Records that a host named a placement that does not exist. The write goes to the first
-    /// handle, so that handle's settings decide whether the event is recorded.
+    /// handle. So the settings of the first handle decide whether the event is recorded.
     pub fn note_invalid_placement(&mut self, placement: u16) {
         let event = FdpEventRecord::new(EventKind::InvalidPlacement);
         self.events.push(Some(0), event.in_namespace().with_placement(placement));

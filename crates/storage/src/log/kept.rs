@@ -1,10 +1,11 @@
 //! Which records outlive the process, even after a fault of the mapped buffers.
 //!
-//! A record in a mapped buffer outlives the process as soon as it is stored. If the kernel can't
-//! provide a page of the mapping, private memory takes the place of the page. The record that is
-//! stored at that moment, and the records after it, outlive the process only once they are written.
-//! The records before it are in the mapped file, and still outlive the process. Buffers that are
-//! taken after the fault are private.
+//! Mapped buffers are pieces of a file that is mapped into memory. A record outlives the process as
+//! soon as it is stored in a mapped buffer. If the kernel can't provide a page of the mapping,
+//! private memory takes the place of the page. The record that is stored at that moment, and the
+//! records after it, outlive the process only once they are written to the log. The records before
+//! it are in the mapped file, and still outlive the process. Buffers that are taken after the fault
+//! are private.
 
 use slimio_device::{Buffer, DeviceError, Faults};
 use slimio_planted::is_planted;
@@ -95,8 +96,8 @@ impl Log {
     }
 
     /// Whether a batch may be written although the mapping may have had faults. If the batch may
-    /// not be written, latches the log. `bytes` would be written, and `source` is the buffer that
-    /// the batch was built in.
+    /// not be written, latches the log: nothing is written any more. `bytes` are the bytes that
+    /// would be written, and `source` is the buffer that the batch was built in.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
         if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;
