@@ -1,4 +1,4 @@
-//! The connection to the keeper.
+//! The connection to the keeper, the process that looks after the logs of this program.
 //!
 //! The connection's state is in a page that the kernel fills with zeros in a forked child
 //! (`MADV_WIPEONFORK`). So the child does not use its parent's connection, and does not wait for a
@@ -47,7 +47,8 @@ struct State {
     socket: AtomicI32,
     /// The id of the process that owns this memory.
     process: AtomicI32,
-    /// A bit for each slot whose stage this process has locked.
+    /// A bit for each slot of the table of logs. The bit is set if this process has locked the
+    /// log's stage, the file in memory with the bytes that are not in the log file yet.
     locked: AtomicU64,
 }
 
@@ -226,7 +227,8 @@ pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Opt
     }
 }
 
-/// Asks the keeper for the file with the table of debts.
+/// Asks the keeper for the file with the table of debts. The table says which files have changes
+/// that only the kernel can make durable.
 pub(crate) fn debts() -> Option<File> {
     let told = told()?;
     // This connection is closed again, because most programs open no file of whole blocks and need

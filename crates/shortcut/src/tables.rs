@@ -1,5 +1,6 @@
-//! The keeper's side of files that are overwritten in whole blocks: the table of their debts, and
-//! the messages about them.
+//! How the keeper, the process that looks after the logs of programs, handles files that are
+//! overwritten in whole blocks. It has a table of their debts, and gives messages about the files.
+//! A file has a debt if it has changes that only the kernel can make durable.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,9 @@
 //! Faults of the mapped buffers: pages that the kernel can't provide. The tests truncate the mapped
 //! file while the buffers are in use. The process then meets the same fault as on a full
 //! copy-on-write file system or a bad sector.
+//!
+//! A record is *kept* if it survives the end of the process. If a fault loses acknowledged records,
+//! the log *latches*: it writes nothing any more.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
