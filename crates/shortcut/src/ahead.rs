@@ -1,4 +1,6 @@
-//! The keeper's work for a log file. Above all, the keeper adds zeros ahead of the log's end.
+//! The work for a log file of the keeper, the process that looks after a program's logs. Above all,
+//! the keeper adds zeros ahead of the log's end. It also writes staged bytes, which the program has
+//! appended and which are not in the file yet.
 
 use std::io;
 use std::os::fd::AsFd;

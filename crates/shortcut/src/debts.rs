@@ -177,7 +177,8 @@ impl Debt<'_> {
 
     /// Whether there is a debt.
     pub fn is_owed(&self) -> bool {
-        // `synced` is loaded first, because it is only ever set to an earlier value of `changed`.
+        // `synced` is loaded first. If `changed` has the same value afterwards, no change has come
+        // since the sync that set `synced`.
         let synced = self.entry[2].load(Ordering::SeqCst);
         let changed = self.entry[1].load(Ordering::SeqCst);
         let is_under_way = changed % ENDED != changed / ENDED && !is_planted("killed-change-paid");
@@ -218,7 +219,8 @@ impl Debt<'_> {
         self.entry[4].load(Ordering::SeqCst)
     }
 
-    /// Whether the caller has to tell the keeper of the file. True only for the first caller.
+    /// Whether the caller has to tell the keeper, the process that looks after the logs, of the
+    /// file. True only for the first caller.
     pub fn is_new(&self) -> bool {
         self.entry[5].fetch_or(TOLD, Ordering::SeqCst) & TOLD == 0
     }

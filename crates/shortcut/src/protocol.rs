@@ -1,4 +1,5 @@
-//! The messages between a program's process and the keeper of its logs.
+//! The messages between a program's process and the keeper, the process that looks after the
+//! program's logs.
 //!
 //! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A
 //! message has one letter, a number of four bytes, and perhaps descriptors:
@@ -15,8 +16,10 @@
 //! | tell where debts are noted | `m` | –; then the token | | `y` or `n` |
 //! | prepare this file of whole blocks | `w` | –; then the token | the open file | `d` |
 //!
-//! A file is self-ending if its records say where it ends. The keeper sends `g` to its
-//! [guard](crate::guard). An environment variable tells the process where to connect, and which
+//! A file is self-ending if its records say where it ends. A stage has the bytes of a log that are
+//! not in the log's file yet. A file has a debt if it has changes that only the kernel can make
+//! durable. The keeper sends `g` to its [guard](crate::guard), the process that gives the logs back
+//! if the keeper is killed. An environment variable tells the process where to connect, and which
 //! files take the short path.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -60,14 +63,14 @@ pub enum Message {
     Yes(u32),
     /// The file is left to the kernel.
     No,
-    /// The process has appended something, or the keeper has something to do.
+    /// The process has appended something, or there is other work for the keeper.
     Appended(u32),
     /// The process has released the file, and closes it now.
     Closed(u32),
     /// The sender has done what the other side asked for: it has closed, prepared or guarded the
     /// file.
     Done(u32),
-    /// Give this log back when the keeper has ended.
+    /// Give this log back to the kernel when the keeper has ended.
     Guard(u32),
 }
 

@@ -187,8 +187,7 @@ impl Controller {
         self.lock().resets
     }
 
-    /// Connects an I/O queue whose connection has the link `link`. Returns the number of resets so
-    /// far.
+    /// Connects an I/O queue, whose connection is `link`. Returns the number of resets so far.
     pub(crate) fn take_queue(
         &self,
         qid: u16,

@@ -33,7 +33,7 @@ static LEASES: Mutex<()> = Mutex::new(());
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A file system whose logs can take the short path, a folder for the stages, and a file for the
-/// standard error of programs.
+/// standard error of programs. A stage has the bytes of a log that are not in the log's file yet.
 struct Place {
     mounted: Mounted,
     stages: TempDir,
@@ -114,8 +114,8 @@ impl Place {
     }
 }
 
-/// A program under `run`. If the test ends before the program, the program and its keeper are
-/// killed.
+/// A program under `slimio shortcut run`. If the test ends before the program, the program and its
+/// keeper (the process that looks after the program's logs) are killed.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,4 +1,5 @@
-//! The snapshot check on a running server's volume: its findings and their consequences.
+//! The snapshot check on a running server's volume: its findings and their consequences. The root
+//! is the snapshot that recovery starts from. A reserve is a slot for the next snapshot.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;

@@ -126,8 +126,8 @@ fn each_who_asks_for_an_end_is_told_that_it_is_given_up() {
     });
 }
 
-/// The server must release all pins before the last snapshot. Otherwise, no slot is free for this
-/// snapshot.
+/// A pin (`SLIMIO PIN`) keeps a snapshot as it is until the pin's connection ends. The server must
+/// release all pins before the last snapshot. Otherwise, no slot is free for this snapshot.
 #[test]
 fn a_pinned_snapshot_does_not_hold_up_the_end() {
     for asks in [true, false] {
