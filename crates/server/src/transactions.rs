@@ -28,8 +28,8 @@ pub(crate) struct Multi {
     /// Upper limit, in bytes, of the payload that the log gets for the effects of the queued
     /// requests; `None` if none of these requests writes.
     pub(crate) log_size_max: Option<u64>,
-    /// Number of queued requests that take more of the log the larger the values of their keys are.
-    /// `EXEC` computes how much such requests need (it weighs them) before it runs them.
+    /// Number of queued requests whose cost depends on the values of their keys. `EXEC` computes
+    /// how much of the log such requests need (it weighs them) before it runs any request.
     pub(crate) weighed: usize,
     /// The purpose, among those of the queued requests that write, that leaves the transaction the
     /// least of the log's room.
