@@ -189,7 +189,8 @@ class Later(TestCase):
             self.skipTest("no C compiler is installed")
 
     def check(self, call, errno, then, backend="auto", policy="always"):
-        """`then` is the outcome for the server: it "ends", "latches" or "goes on"."""
+        """`then` is the outcome for the server: it "ends", "latches" (writes nothing more to its
+        volume) or "goes on"."""
         options = {"io_backend": backend, "appendfsync": policy}
         with late_filter.FilteredServer(call, errno, **options) as server:
             with server.client() as client, server.client() as other:

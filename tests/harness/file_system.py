@@ -52,8 +52,8 @@ class SmallFileSystem:
         self.ballast = os.path.join(mount, "ballast")
 
     def write_back(self):
-        """Writes back dirty pages: after this, a store to a mapped page asks the file system for
-        space."""
+        """Writes back dirty pages. They are clean afterwards, so the next store to a mapped page
+        makes the kernel ask the file system for space."""
         run("sync", "--file-system", self.mount)
 
     def fill(self):

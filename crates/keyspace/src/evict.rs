@@ -2,10 +2,10 @@
 //!
 //! A few keys are drawn at random. The policy ranks keys: the worse a key, the earlier the policy
 //! wants it evicted. The worst of the drawn keys join a pool, which keeps the worst keys found so
-//! far. Then the worst key of the pool is evicted. A draw picks a bucket, each with the same
-//! probability, and takes all its keys. So all keys are equally likely, and a draw reads only one
-//! place in memory. A policy that evicts only keys with an expiry draws from the buckets that hold
-//! such keys.
+//! far. Then the worst key of the pool is evicted. A draw picks one of the buckets, which are all
+//! equally likely, and takes all keys of this bucket. So all keys are equally likely, too, and a
+//! draw reads only one place in memory. A policy that evicts only keys with an expiry draws from
+//! the buckets that hold such keys.
 
 use slimio_planted::is_planted;
 

@@ -31,8 +31,8 @@ pub(crate) struct Multi {
     /// Number of queued requests whose cost depends on the values of their keys. `EXEC` computes
     /// how much of the log such requests need (it weighs them) before it runs any request.
     pub(crate) weighed: usize,
-    /// The purpose, among those of the queued requests that write, that leaves the transaction the
-    /// least of the log's room.
+    /// The purpose that counts for the whole transaction. Of the purposes of the queued requests
+    /// that write, it is the one that may use the least of the log's room.
     pub(crate) purpose: Purpose,
     /// Whether any queued request may write.
     pub(crate) writes: bool,

@@ -1,6 +1,6 @@
-//! The work for a log file of the keeper, the process that looks after a program's logs. Above all,
-//! the keeper adds zeros ahead of the log's end. It also writes staged bytes, which the program has
-//! appended and which are not in the file yet.
+//! What the keeper does for a log file. The keeper is the process that looks after a program's
+//! logs. Above all, it adds zeros ahead of the log's end. It also writes staged bytes, which the
+//! program has appended and which are not in the file yet.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -219,8 +219,8 @@ impl Debt<'_> {
         self.entry[4].load(Ordering::SeqCst)
     }
 
-    /// Whether the caller has to tell the keeper, the process that looks after the logs, of the
-    /// file. True only for the first caller.
+    /// Whether the caller has to tell the keeper of the file. True only for the first caller. (The
+    /// keeper is the process that looks after a program's logs.)
     pub fn is_new(&self) -> bool {
         self.entry[5].fetch_or(TOLD, Ordering::SeqCst) & TOLD == 0
     }

@@ -289,7 +289,7 @@ mod tests {
         }
         assert!(drive.ftl().counters().copied_bytes() > 0, "the collector has copied pages");
         // A die has 16 pages of each unit. A write may wait while its die copies some of these
-        // pages and erases their block. It never waits for two units.
+        // pages and erases their block. It never waits for the collection of two units.
         assert!(slowest > Timing::PAPER.erase, "the slowest write took {slowest:?}");
         assert!(
             slowest < 2 * Timing::PAPER.erase + 40 * micros(240),

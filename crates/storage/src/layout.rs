@@ -334,8 +334,8 @@ pub mod chunk {
     ];
 }
 
-/// The index's entry for a chunk. The index has one such entry for each chunk, and zeros up to a
-/// whole block.
+/// The entry for a chunk in the snapshot's index. The index has one such entry for each chunk, and
+/// zeros up to a whole block.
 pub mod index_entry {
     use super::{Field, field};
 

@@ -2,8 +2,8 @@
 //!
 //! The mark is written where the superblock's first copy will be, before any old data is
 //! overwritten. It stays until the new superblock is in all its copies. So if making a volume is
-//! interrupted at any point, the mark says that the volume holds no valid data. No data is lost: no
-//! server has opened the volume, so no write on it was acknowledged.
+//! interrupted at any point, the mark says that the volume holds no valid data. This loses no
+//! acknowledged write, because no server has opened the new volume yet.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 

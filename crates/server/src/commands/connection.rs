@@ -1,4 +1,4 @@
-//! `PING ECHO SELECT AUTH HELLO QUIT RESET`
+//! The commands `PING`, `ECHO`, `SELECT`, `AUTH`, `HELLO`, `QUIT` and `RESET`.
 
 use slimio_keyspace::DbIndex;
 use slimio_resp::{Arg, Args, Protocol};

@@ -29,7 +29,7 @@ use crate::common::{BACK_ENDS, Client, until};
 /// the other rows.
 const DRAWS: [usize; 2] = [3, 1];
 /// Limit of the number of further requests of a row. The test draws them if the command has not
-/// accepted any request, or if none of its replies has waited although one must.
+/// accepted any request, or if none of its replies has waited although one must have waited.
 const DRAWS_MAX: usize = 200;
 /// The table must have at least this number of rows. Otherwise, the table has shrunk by mistake.
 const ROWS_MIN: usize = 130;
