@@ -141,7 +141,8 @@ pub(crate) fn install_packages(packages: &[&str], by_hand: &str) -> Result<(), F
             return Ok(());
         }
         return Err(format!(
-            "these packages are missing: {}; only root can install them, by apt-get: {by_hand}",
+            "these packages are missing: {}; setup needs root and apt-get to install them, so \
+             {by_hand}",
             packages.join(", ")
         )
         .into());

@@ -1,5 +1,6 @@
-//! The range of a device that is mapped into memory. Paths to the same device must not change this
-//! range, because a slice of the mapping must not change as long as the slice lives.
+//! The range of a device that is mapped into memory. The device's paths, each of which has its own
+//! queue, must not write to this range: a slice of the mapping must not change as long as the slice
+//! lives.
 
 #![expect(unsafe_code, reason = "a caller that maps a range promises that nobody else writes it")]
 
@@ -41,8 +42,9 @@ pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, O
     Ok(mapped.holding(Box::new(lock.clone())))
 }
 
-/// Maps a range of a block device. `holder` has the device open exclusively. As long as a piece of
-/// the mapping lives, the paths of this process can't change the range, either.
+/// Maps a range of a block device. `holder` has the device open exclusively, so other processes
+/// can't change the range. As long as a piece of the mapping lives, the paths of this process can't
+/// change it, either.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::device_range`], and [`OpenError::Unsuitable`] while another

@@ -1,8 +1,8 @@
 //! The protocol of one queue, without its socket. Submissions and received bytes go in; bytes to
 //! send and outcomes come out.
 //!
-//! The submissions limit the memory of a [`Protocol`]: a target can't make a `Protocol` use more. A
-//! target can't make a `Protocol` wait, either.
+//! The memory that a [`Protocol`] uses is limited by what the caller submits, whatever a target
+//! sends. No call waits for a target.
 
 use std::collections::VecDeque;
 

@@ -1,14 +1,16 @@
 //! The keeper: the process that looks after the logs of programs.
 //!
 //! A program's process asks the keeper to take a file, and hands over the open file. From then on,
-//! the process and the keeper have the same open file and the same stage. The process appends and
-//! syncs. The keeper does the work for which the process should not wait, or which must be done
-//! when the process can't act:
+//! the process and the keeper have the same open file and the same stage (memory with the bytes
+//! that were appended but are not in the file yet). The process appends and syncs. The keeper does
+//! the work for which the process should not wait, or which must be done when the process can't
+//! act:
 //!
-//! * It fills the file with zeros ahead.
+//! * It fills the file with zeros beyond the end of the log.
 //! * It writes bytes that have been staged for some time.
-//! * If another process opens the file, the lease makes that process wait. So the keeper gives the
-//!   file back, and takes it again later.
+//! * It holds a lease on the file. If another process opens the file, the kernel makes that process
+//!   wait for the end of the lease. So the keeper gives the file back to the kernel, and takes it
+//!   again later.
 //! * It mends the log of a process that was killed.
 
 mod answer;
@@ -50,7 +52,7 @@ const NO_LOG: u32 = 0;
 /// How long the keeper waits for a process that is in the middle of a call. The process may be
 /// stopped in that call.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often the keeper tries to give back the file of a process that has ended.
+/// How many times the keeper tries to give back the file of a process that has ended.
 const LAST_TRIES: usize = 50;
 
 /// Looks after the logs of all processes that were started with its [`Meeting`].
@@ -60,8 +62,9 @@ pub struct Keeper {
     folder: Option<Folder>,
     notes: Option<Notes>,
     guard: Option<Guard>,
-    /// The debts of files that are overwritten in whole blocks; `None` if no pattern is for such
-    /// files, or if there is no room for debts.
+    /// The table of debts. It says which of the files that are overwritten in whole blocks have
+    /// changes that only a sync by the kernel makes durable. `None` if no pattern is for such
+    /// files, or if there is no room for the table.
     table: Option<Table>,
     processes: Vec<Process>,
     logs: Vec<Log>,
@@ -87,9 +90,9 @@ struct Process {
 
 impl Keeper {
     /// Makes a keeper that listens at a new socket. Also returns the [`Meeting`], which must be
-    /// passed to the processes. The stages are in the folder. Without a folder, the stages are lost
-    /// if this process and the program are both killed. After a power cut, the notes say which logs
-    /// to repair.
+    /// passed to the processes. The stages are files in `folder`. Without a folder, the stages are
+    /// lost if this process and the program are both killed. `notes` are files that say, after a
+    /// power cut, which logs to repair.
     ///
     /// # Errors
     /// If the socket can't be made.
@@ -101,8 +104,8 @@ impl Keeper {
         let table = if patterns.iter().any(|pattern| pattern.kind == Kind::WholeBlocks) {
             let made = Table::new(folder.as_ref(), &name(0)).inspect_err(|error| {
                 say(&format!(
-                    "files written in whole blocks are left to the kernel: no table can be made: \
-                     {error}"
+                    "files written in whole blocks are left to the kernel, because no table can be \
+                     made: {error}"
                 ));
             });
             made.ok()

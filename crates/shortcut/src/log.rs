@@ -1,4 +1,6 @@
-//! A log that a keeper looks after.
+//! A log that the keeper looks after. The keeper is a process. It fills the log's file with zeros
+//! in advance, and writes the bytes that programs have appended to the stage, which is shared
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -27,12 +29,13 @@ pub(crate) struct Log {
     pub(crate) stage_file: OwnedFd,
     pub(crate) note: Option<Note>,
     pub(crate) lease: Option<WriteLease<File>>,
-    /// Whether the log may need zeros ahead, or its stage may be filling up.
+    /// Whether the file may need zeros beyond the log's end, or the stage may be filling up.
     pub(crate) is_behind: bool,
     /// When the keeper looks at the log again, and where the staged bytes ended at its last look.
     pub(crate) look: Option<(Instant, u64)>,
     /// When the keeper takes the log again, if the log is left to the kernel for now.
     pub(crate) retry: Option<Instant>,
+    /// How long the log is left to the kernel the next time.
     pub(crate) pause: Duration,
 }
 

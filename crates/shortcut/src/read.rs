@@ -1,4 +1,5 @@
-//! Reading from a log that is taken.
+//! Reads from a log that is taken, that is, written by the short path. The last bytes of such a log
+//! may be only in the stage, the memory with the bytes that are not in the file yet.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,5 @@
-//! Bytes that were written to a log and are not in its file yet.
+//! The stage of a log: the bytes that a program has written to the log, and that are not in the
+//! log's file yet.
 //!
 //! The stage is memory that processes share. If the stage outlives a process, so do the bytes that
 //! the process has written: another process [mends](Stage::mend) the file. The kernel keeps the
@@ -14,7 +15,8 @@
 //!   after the end of the log. After that block, the memory may hold anything.
 //! * *writing*: only the process that holds this part's lock writes to the file. The part has room
 //!   for a copy of the bytes that are being written, so that others can append meanwhile.
-//! * *keeper*: the keeper of the log holds this part until the keeper ends.
+//! * *keeper*: only the lock of this part is used. The keeper, the process that looks after the
+//!   log, holds the lock until the keeper ends.
 //!
 //! `staged.rs` describes the header.
 

@@ -1,4 +1,6 @@
-//! Takes over a log file.
+//! Takes over a log file. A file that is taken is written by the short path: the bytes that the
+//! program appends are collected in the stage, which is shared memory, and one direct write puts
+//! them over zeros that the file already has.
 
 use std::fs::File;
 use std::io;
@@ -103,7 +105,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(Found { flags, of, length, changed, tail })
     }
 
-    /// Prepares the file for direct I/O, and the stage for the bytes that follow.
+    /// Prepares the file for direct I/O, and the stage for the bytes that will be appended.
     fn begin(&self, staged: &mut Staged<'_>, found: &Found) -> Result<(), NotTaken> {
         if staged.is_given_up() {
             return Err(NotTaken::GivenUp);

@@ -72,7 +72,7 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A layer over a path that keeps the path's file from growing beyond a limit.
+/// Keeps a file from growing beyond a limit. A layer over the path to the file.
 struct Limit {
     lbas_max: u64,
 }
@@ -111,9 +111,9 @@ impl DirectoryMedia {
             return Ok(());
         }
         // The unfinished start may have been killed before the directory's name was durable, so the
-        // name is flushed here. The start may also have been killed before the contents of the
-        // superblock's file were durable, so this file is flushed too. The file has the mark of an
-        // unfinished volume, and zeros where the superblock of a volume to be replaced was.
+        // name is flushed here. The start may also have been killed after it had written the mark
+        // of an unfinished volume to the superblock's file, but before this write was durable. So
+        // that file is flushed, too.
         if !is_planted("own-name-unflushed") {
             self.directory.flush_own_name()?;
         }
@@ -165,8 +165,8 @@ impl DirectoryMedia {
         let mut notes = self.directory.notes();
         notes.extend(self.not_mapped.iter().map(|why| {
             format!(
-                "the log's buffers are in private memory: {why}; under everysec and no, a reply \
-                 leaves when its record is written"
+                "the log's buffers are in private memory: {why}; with appendfsync everysec or no, \
+                 a reply leaves when its record is written"
             )
         }));
         (self.directory.describe(), notes.join("; "))
@@ -181,8 +181,8 @@ impl DirectoryMedia {
     ) -> Result<Vec<Buffer>, OpenError> {
         log::warn!("the log's buffers are in private memory: {why}");
         // An empty file tells the next start that no buffers are missing. If there is no space to
-        // write the empty file, the old file does no harm, because its buffers are of an epoch that
-        // no longer counts.
+        // write the empty file, the old file does no harm: its buffers are of an older epoch, that
+        // is, from before this start's recovery, and a later recovery ignores them.
         match self.directory.create_mapped(BUFFERS, 0) {
             Err(OpenError::NoSpace { .. }) | Ok(_) => {}
             Err(error) => return Err(error),

@@ -3,8 +3,7 @@
 //! ```text
 //!   guest                           host
 //!   /dev/lab/output   ─────────►  stdout of QEMU    the task's output, line by line
-//!   /dev/lab/control  ◄────────►  a socket          "exit 0"; "fail NAMESPACE write", which the
-//!                                                   host answers with "ok"
+//!   /dev/lab/control  ◄────────►  a socket          requests with answers, then "exit STATUS"
 //!   /dev/lab/results  ─────────►  results.tar       the contents of /results
 //!   ttyS0             ─────────►  console.log       kernel messages
 //!   eth0              ◄────────►  the drive that the host serves, see drive.rs

@@ -195,7 +195,8 @@ impl ChunkEncoder {
         }
     }
 
-    /// Writes a string of an element as the pending string.
+    /// Writes a string of an element in pieces. The loader collects the pieces, until the next
+    /// opcode makes them a string of the element.
     fn long_element<E>(
         &mut self,
         db: DbIndex,

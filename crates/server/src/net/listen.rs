@@ -13,9 +13,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use crate::config::{Config, ConfigError};
 use crate::explain::explain_system;
 
-/// How long to retry an address that is in use. The retries are needed after a server was killed.
-/// When its process has ended, the kernel still takes a moment to close the sockets that the
-/// server's io_uring held.
+/// How long to retry an address that is in use. After a server was killed, its address stays in use
+/// for a moment, until the kernel has closed the sockets that the server's io_uring held.
 const FREE_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two tries to listen on an address that is in use.
 const FREE_LOOK: Duration = Duration::from_millis(10);
@@ -33,11 +32,12 @@ pub struct Listener {
     pub address: Option<SocketAddr>,
 }
 
-/// Opens the sockets that `bind`, `port` and `unixsocket` name.
+/// Opens the sockets that `bind`, `port` and `unixsocket` name. An address in `bind` with a `-`
+/// before it is optional: if this machine does not have the address, it is left out.
 ///
 /// # Errors
-/// When a required address cannot be bound, when an optional address is in use, when no descriptor
-/// is left for an optional address, or when there is nothing to listen on.
+/// When a required address or the Unix socket cannot be bound, or when there is nothing to listen
+/// on. An optional address is an error, too, when it is in use or when no descriptor is left.
 pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     let backlog = config.int("tcp-backlog") as i32;

@@ -1,9 +1,10 @@
 //! Slow background check of the snapshots on the volume.
 //!
-//! A pass checks one slot after the other on the snapshot thread, which has the paths to the slots.
-//! The pass reads a chunk at a time, with pauses that keep its rate below `snapshot-check-rate`. It
-//! reads nothing while a snapshot is written. A result is valid as long as the slot holds the
-//! snapshot that was checked.
+//! A volume has three slots, each of which can hold a snapshot. A pass checks one slot after the
+//! other. It runs on the snapshot thread, because this thread has the slots open. The pass reads a
+//! chunk at a time, with pauses that keep its rate below `snapshot-check-rate`. It reads nothing
+//! while a snapshot is written. A result is valid as long as the slot holds the snapshot that was
+//! checked.
 
 use std::time::{Duration, Instant};
 

@@ -112,8 +112,8 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
     let refusal = waiters.call(&["BLPOP", "other", "0"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
-    // The reply says that the key holds nothing, so the reply depends on the record of the client
-    // that was given the element.
+    // The reply would say that the key holds nothing. The key is empty only because the other
+    // client was given the element, and the record of that change never became durable.
     assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
     let withheld = String::from_utf8(next.read()).unwrap();
     assert!(withheld.starts_with("-MISCONF"), "{withheld}");

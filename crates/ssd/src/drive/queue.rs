@@ -43,8 +43,8 @@ impl DriveQueue {
         Self { core, data, geometry, opened, begun, has_waited: false, scratch }
     }
 
-    /// The drive's geometry. The queue does not enforce `in_flight_max`, which is a limit only of
-    /// the drive's paths.
+    /// The drive's geometry. The queue does not enforce `in_flight_max`. Only the
+    /// [devices](slimio_device::Device) that the drive opens do.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -1,5 +1,5 @@
-//! Tests of a log that ends and resumes: which records from before and after these moments recovery
-//! brings back.
+//! Tests of a log that ends and resumes. They check which records recovery brings back: those that
+//! were appended before the end, between the end and the resumption, or later.
 
 use crate::common::{
     Client, Kind, SMALL, SimMedia, formatted_as, options, reopen, script, small_script,
