@@ -46,8 +46,8 @@ impl fmt::Display for PatternTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pattern is too long: at most {SIZE_MAX} bytes, and {WILD_MAX} characters in parts \
-             between stars that contain ? or a class"
+            "the pattern is too long: it may have {SIZE_MAX} bytes, and those of its parts between \
+             stars that contain ? or a class may have {WILD_MAX} characters in all"
         )
     }
 }

@@ -40,13 +40,13 @@ pub fn explain(error: &Error) -> String {
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
         Error::Truncated { .. } => "restore the missing end of the area's file, or a backup",
         Error::Damaged { .. } => {
-            "restore a backup, or use --salvage yes and lose everything behind that LSN"
+            "restore a backup, or use --salvage yes and lose everything from that LSN on"
         }
         Error::SnapshotDamaged { .. } => {
             "restore a backup, go back to the on-demand snapshot (if there is one) with slimio \
              rollback, or use --salvage yes and lose the damaged data"
         }
-        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server starts without it",
+        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server starts without one",
         Error::ChunkRefused { .. } | Error::Refused { .. } => {
             "use the version of SlimIO that wrote the volume, with the same number of databases"
         }
@@ -70,7 +70,7 @@ pub fn open_remedy(error: &OpenError) -> &'static str {
             "check the volume's device (dmesg, /sys/block/*/inflight), and start again when the \
              device has answered"
         }
-        OpenError::Missing { .. } => "check --volume, or make one with slimio format",
+        OpenError::Missing { .. } => "check --volume, or make a volume with slimio format",
         OpenError::NoSpace { .. } => {
             "make room on the file system (df and df -i show how much room is left), raise the \
              quota if there is one, or choose another --volume"

@@ -1,4 +1,5 @@
-//! Finds out whether a file can take the short path, and which of its blocks must be written first.
+//! Finds out whether a file can take the short path, that is, whether a direct write to it is
+//! durable without a change of metadata. Also finds out which of its blocks must be written first.
 
 use std::fs::File;
 use std::io;

@@ -65,7 +65,7 @@ impl WantedKeys {
 pub(crate) type KeyName = (DbIndex, u64);
 
 /// A place in a line. Places are sorted by key, then by the type that the client waits for, then by
-/// ticket.
+/// ticket, that is, in the order of arrival.
 type Place = (KeyName, u8, Ticket);
 
 /// Bytes of memory that a place takes in the tree of all places. The number allows for nodes that

@@ -275,9 +275,9 @@ fn nothing_is_copied_onto_its_keys_meanwhile() {
     }
 }
 
-/// From a certain size on, every write runs in steps. The payload is smaller than this size, but
-/// its value is so large that `RESTORE` runs in steps. The request does not say `REPLACE`, so a key
-/// that another client sets must not be replaced.
+/// Every write request of at least a certain size runs in steps. The request of this test is
+/// smaller, but the value that it restores is so large that `RESTORE` runs in steps, too. The
+/// request does not say `REPLACE`, so a key that another client sets must not be replaced.
 #[test]
 fn nobody_sets_a_key_that_is_being_restored() {
     for back_end in BACK_ENDS {

@@ -15,7 +15,7 @@ use slimio_ssd::{
 
 use crate::naive::Naive;
 
-/// `start` and `at` are shares of the drive, in 65536ths.
+/// `start`, `at` and the `count` of a deallocation are shares of the drive, in 65536ths.
 #[derive(Clone, Debug)]
 enum Step {
     Write {

@@ -57,7 +57,7 @@ impl Log {
         let is_tail = |index: usize| self.flight[index].is_tail;
         assert!(
             !(1..ends.len()).any(is_tail),
-            "a tail is submitted while nothing else is in flight"
+            "a tail must be submitted only while no other batch is in flight"
         );
         let mut end = self.submitted();
         for waiting in self.closed.iter().chain(&self.open) {
@@ -92,7 +92,7 @@ impl Log {
         let marks: Vec<_> = self.marks.iter().collect();
         assert!(
             marks.is_sorted_by(|(a, seen), (b, later)| a < b && seen <= later),
-            "records that were appended later were seen later"
+            "the mark of later records must not have an earlier time"
         );
         let ends = || marks.iter().map(|(end, _)| *end);
         assert!(

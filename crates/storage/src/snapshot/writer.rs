@@ -30,16 +30,17 @@ pub struct WriterOptions {
     pub reserve_lbas: u64,
     /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
-    /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot.
-    /// Without a WAL-snapshot, the log could never become short again.
+    /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot. The
+    /// log goes on from a WAL-snapshot. Only after such a snapshot can the log before it be
+    /// dropped.
     pub leave: u64,
 }
 
 impl Default for WriterOptions {
     fn default() -> Self {
         Self {
-            // As many writes are in flight as a path has pooled buffers, and each is as long as
-            // such a buffer.
+            // The path has pooled buffers. Each write is as long as one of these buffers, and all
+            // of them may be in flight.
             write_lbas: POOLED_LBAS as u32,
             in_flight: POOLED_COUNT,
             grow_lbas: (64 << 20) / LBA_SIZE as u64,
@@ -60,7 +61,8 @@ const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
 /// Writes one snapshot. Its methods block, so it needs a thread and a path of its own.
 ///
 /// After an error, all later calls return the same error. Whatever happens, the slot stays a
-/// reserve until the finished snapshot is adopted, so nothing has to be undone.
+/// reserve, that is, a place for the next snapshot, until the finished snapshot is adopted. So
+/// nothing has to be undone.
 #[derive(Debug)]
 pub struct SlotWriter {
     plan: SnapshotPlan,
@@ -86,8 +88,9 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // The slot is reserved even if it has all its extents already. An on-demand snapshot must
-        // fail here if it would leave too few free extents for the next snapshot.
+        // This call also checks how much stays free: an on-demand snapshot must fail here if it
+        // would leave too few free extents for the next snapshot. So the call is made even if the
+        // slot has all its extents already.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)

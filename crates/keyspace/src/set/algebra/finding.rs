@@ -1,4 +1,4 @@
-//! Finds the sets, and chooses how to combine them.
+//! Finds the sets that a command such as `SINTER` combines, and chooses how to combine them.
 
 use slimio_planted::is_planted;
 
