@@ -1,4 +1,5 @@
-//! Which file systems overwrite a file in place.
+//! Which file systems overwrite a file in place. Only these can take the short path, on which a
+//! direct write replaces a file's data and changes no metadata.
 
 use slimio_device::{Attributes, FileSystem};
 

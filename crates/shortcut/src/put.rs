@@ -1,4 +1,5 @@
-//! Writing to a log: at its end, or over earlier bytes.
+//! Writes to a log: at its end, or over earlier bytes. The bytes are collected in the stage, which
+//! is shared memory, before they are written to the log's file.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -45,9 +46,10 @@ impl<F: AsFd> LogFile<F> {
     /// process if the stage does.
     ///
     /// # Errors
-    /// If the file can't be made longer, for example because the disk is full. None of the bytes
-    /// was written then, and later calls may succeed. Also if any other write or a flush fails, or
-    /// has failed before. All later writes and syncs then fail too.
+    /// * If the file can't be made longer, for example because the disk is full. None of the bytes
+    ///   was written then, and later calls may succeed.
+    /// * If any other write or a flush fails, or has failed before. All later writes and syncs then
+    ///   fail too.
     pub fn append(&self, bytes: &[u8]) -> io::Result<Written> {
         self.append_vectored(&[IoSlice::new(bytes)])
     }
@@ -64,8 +66,9 @@ impl<F: AsFd> LogFile<F> {
     /// stays.
     ///
     /// # Errors
-    /// Those of [`append`](Self::append). Also if the file's bytes around the new bytes can't be
-    /// read; all later writes and syncs then fail too.
+    /// * Those of [`append`](Self::append).
+    /// * If the file's bytes around the new bytes can't be read. All later writes and syncs then
+    ///   fail too.
     pub fn write_at(&self, pieces: &[IoSlice<'_>], offset: u64) -> io::Result<Written> {
         self.put(pieces, Place::Offset(offset))
     }

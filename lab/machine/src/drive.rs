@@ -154,7 +154,7 @@ impl Drive {
     }
 
     /// Ends the drive by calling `how`, and waits until the drive has ended. Fails if the drive had
-    /// ended by itself before. In both cases, the drive can be started again.
+    /// already ended by itself; even then, the drive can be started again.
     fn end(&mut self, how: impl FnOnce(&mut Child) -> Result<(), String>) -> Result<(), Failure> {
         if let Some(status) = self.ended()? {
             self.running = None;

@@ -94,8 +94,9 @@ fn ticks() -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().expect("the field is a number")).sum()
 }
 
-/// A wait in a ring that polls for completions spins, and ignores time limits. So a ring that is
-/// dropped with a write in flight must wait in another way, and use little processor time.
+/// In a ring that polls for completions, waiting means spinning, and time limits are ignored. So a
+/// ring that is dropped with a write in flight must wait in another way, and use little processor
+/// time.
 #[test]
 fn a_path_that_is_polled_does_not_spin_when_it_is_dropped_in_flight() {
     with_each(&["PLAIN"], |kind, path| {

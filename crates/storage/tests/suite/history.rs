@@ -59,9 +59,9 @@ fn a_write_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, [record(1)], "a lost record does not come back");
 }
 
-/// Like the test above, but the next batch does not fit into the rest of the segment, so it goes to
-/// the next segment and never overwrites the dead write. The next recovery's cut is after that
-/// batch, and so after the dead write as well.
+/// Like the test above, but the next batch does not fit into the rest of the segment. So that batch
+/// goes to the next segment, and never overwrites the dead write. The next recovery finds the end
+/// of the log after that batch, and so after the dead write as well.
 #[test]
 fn a_write_that_was_passed_over_stays_dead() {
     let large = |byte: u8| (0, vec![byte; 5000]);
@@ -107,8 +107,10 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     [media_of(before), media_of(landed)]
 }
 
-/// A process dies while it writes a commit of record 6 to the second block of a pair. Returns the
-/// volume that the next process finds, and a volume that the write has reached.
+/// Small commits in a row go alternately to two blocks, a pair, and each of them also holds the
+/// records of the commits before it. Here, a process dies while it writes a commit of record 6 to
+/// the second block of a pair. Returns the volume that the next process finds, and a volume that
+/// the write has reached.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);
@@ -169,9 +171,9 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
     }
 }
 
-/// The pair is near the end of its segment, so the next epoch begins in the next segment. In one
-/// case, the pair is at the very end. In the other case, some blocks are left after the pair, but
-/// too few for the batch.
+/// The pair is near the end of its segment, so the log goes on in the next segment after the
+/// recovery. In one case, the pair is at the very end. In the other case, some blocks are left
+/// after the pair, but too few for the batch.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
@@ -219,8 +221,9 @@ impl RecoverSink for Pace {
     }
 }
 
-/// The blocks right after a pair show whether the log has gone on after the pair. So in a log of
-/// pairs, recovery must not read the rest of the segment for each pair.
+/// The blocks right after a pair show whether the log has gone on after the pair. So recovery need
+/// not read the rest of the segment to find that out. In a log of many pairs, it must not do so,
+/// because it would read the rest of the segment for each pair.
 #[test]
 fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     let config = SimConfig { transfer_lbas_max: 4, ..SimConfig::default() };
@@ -301,8 +304,8 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
 }
 
 /// On a device that is attached to two machines, nothing stops a dead process's last write. The
-/// write may overwrite an acknowledged batch. The log then no longer reaches the cut of the last
-/// recovery, so the volume must be refused.
+/// write may overwrite an acknowledged batch. The log then ends before the place where the last
+/// recovery found its end, so the volume must be refused.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
@@ -430,7 +433,8 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
     assert_eq!(recovered.len(), appended);
 }
 
-/// On a volume that can't grow, a few slots hold one segment after the other.
+/// On a volume that can't grow, the log has a few slots. Each slot holds one segment after the
+/// other.
 #[test]
 fn slots_are_used_again_and_again() {
     for kind in [Kind::Files, Kind::Device] {
