@@ -67,7 +67,7 @@ pub struct LedgerConfig {
     pub lives: u32,
     /// Number of concurrent clients.
     pub clients: usize,
-    /// The largest number of acknowledged units after which a life ends. The number is random.
+    /// A life ends after a random number of acknowledged units. This is the largest such number.
     pub units_per_life_max: u64,
     /// How lives end.
     pub death: Death,

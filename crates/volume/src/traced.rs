@@ -1,9 +1,9 @@
 //! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write.
 //!
-//! An operation is recorded before it is submitted, so everything that reaches the device through a
-//! path is in the trace. The kernel writes the log's mapped buffers without a path, so these writes
-//! are missing from the trace. The trace ends when the volume is closed. If the trace can't be
-//! written, recording stops with an error message, but the volume keeps working.
+//! An operation is recorded before it is submitted, so every operation that this process submits is
+//! in the trace. The log's buffers are mapped into memory, and the kernel writes them by itself. So
+//! these writes are missing from the trace. The trace ends when the volume is closed. If the trace
+//! can't be written, recording stops with an error message, but the volume keeps working.
 
 use std::fs::OpenOptions;
 use std::io;

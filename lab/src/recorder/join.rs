@@ -1,5 +1,5 @@
-//! Joins two traces of one run. The server's trace says which stream each write has; the join adds
-//! these streams to the writes that arrived at the device.
+//! Joins two traces of one run. The server's trace says which stream each write has, that is, which
+//! lifetime its data has. The join adds these streams to the writes that arrived at the device.
 //!
 //! The device's trace has all requests in the order in which they arrived. It includes the kernel's
 //! own writes, but it has no streams. The server's trace has the stream of every write that the

@@ -1,15 +1,18 @@
-//! A pinned snapshot, while the log needs room.
+//! A pinned snapshot, while the log needs room. A client pins a snapshot with `SLIMIO PIN`, so that
+//! no other snapshot takes its slot.
 
 use crate::common::{BACK_ENDS, start, until};
 use crate::info;
 
-/// One slot is pinned. The snapshot that makes room still finds a slot, because the server gives up
-/// the running `BGSAVE`. So the pin must stay.
+/// The snapshot in one slot is pinned. The log needs room, so the server begins a snapshot after
+/// which the log becomes shorter. This snapshot finds a slot, because the server gives up the
+/// running `BGSAVE`. So the pin must stay.
 #[test]
 fn a_pinned_snapshot_that_is_in_nobodys_way_stays() {
     for back_end in BACK_ENDS {
         // If no request comes for a tenth of a second because the machine is busy, `BGSAVE` runs
-        // without a limit and ends too early. In this case, the pinned snapshot is in the way.
+        // without a limit and ends too early. In this case, there is no `BGSAVE` to give up, and
+        // the pinned snapshot is in the way.
         assert!(
             (0..5).any(|_| stays_in_nobodys_way(back_end)),
             "{back_end}: the machine was always too busy"
