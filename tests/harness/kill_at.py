@@ -27,8 +27,8 @@ def build(folder):
 
 
 class Killer:
-    """Kills servers and tools at their Nth system call. It counts every call, or only calls that
-    change something."""
+    """Kills servers and tools at their Nth system call. Either every call is counted, or only calls
+    that change something."""
 
     def __init__(self, folder):
         self.program = build(folder)
@@ -80,9 +80,9 @@ class Killer:
 
 
 def end_sender(ready, tracer):
-    """Kills the server that has sent a message to `ready`. Returns when the server has ended. If
-    the tracer were killed instead, the server would outlive the tracer for a moment, and keep the
-    volume locked."""
+    """Kills the server that has sent a message to `ready`. Returns when the server has ended.
+    `tracer` is the process of `kill_at`, which has started the server. If the tracer were killed
+    instead, the server would outlive the tracer for a moment, and keep the volume locked."""
     space = socket.CMSG_SPACE(CREDENTIALS.size)
     _, [(_, _, credentials)], _, _ = ready.recvmsg(1024, space)
     pid, _, _ = CREDENTIALS.unpack(credentials)

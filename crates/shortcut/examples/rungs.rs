@@ -1,10 +1,10 @@
 //! Times durable appends to a log file on each *rung*, which is a way to append. *stock* appends as
 //! a program does. *fallocate only* and *zeroed, buffered* append after the log's blocks were
-//! allocated or filled with zeros. *file* takes the short path by a library call. *direct
-//! overwrite* is the lower bound: a single system call per append, which overwrites zeros durably.
-//! If `slimio shortcut run` has started this program, two more rungs take the short path by the
-//! program's own calls: *preload*, and *preload, from empty*, during which the keeper fills the log
-//! with zeros.
+//! allocated or filled with zeros. *direct overwrite* is the lower bound: a single system call per
+//! append, which overwrites zeros durably. *file* does this with bytes of any length (the *short
+//! path*), by a library call. If `slimio shortcut run` has started this program, two more rungs
+//! take the short path by the program's own calls. These are *preload*, and *preload, from empty*,
+//! during which the keeper (a process that `slimio shortcut run` starts) fills the log with zeros.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]

@@ -1,4 +1,5 @@
-//! Bytes that a program has appended outlive the program.
+//! Bytes that a program has appended outlive the program: they are in the stage, which is a file
+//! that is mapped into memory. Another process mends the log, that is, writes the bytes to it.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};

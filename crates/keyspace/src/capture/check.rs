@@ -1,4 +1,6 @@
-//! Checks the invariants of a capture, entry by entry.
+//! Checks the invariants of a capture, entry by entry. A capture takes every entry as it was at one
+//! point in time: its walk goes through the databases, and a command that is about to change an
+//! entry hands the entry over first.
 
 use super::{CaptureState, CaptureStats};
 use crate::db::Db;

@@ -98,8 +98,9 @@ unsafe fn give_up_sent(message: *const msghdr) {
     }
 }
 
-/// Gives all logs back for good before the program limits the size of its files. Otherwise, the
-/// zeros that the keeper writes after a log's end would count towards the limit.
+/// Gives all logs back to the kernel for good before the program limits the size of its files.
+/// Otherwise, the zeros that the keeper, the process that looks after the logs, writes after a
+/// log's end would count towards the limit.
 ///
 /// # Safety
 /// `limit` is null or points to an `rlimit` that can be read.

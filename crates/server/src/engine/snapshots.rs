@@ -1,5 +1,9 @@
 //! Begins snapshots, takes them in steps, adopts them, and says when writers must wait for a
 //! snapshot.
+//!
+//! There are two kinds. A WAL-snapshot (`BGREWRITEAOF`) is the one that the log goes on from. An
+//! on-demand snapshot (`BGSAVE`, `SAVE`) keeps a point in time. To adopt a snapshot is to make it
+//! the volume's snapshot of its kind, once it is complete.
 
 use std::time::{Duration, Instant};
 
@@ -269,9 +273,9 @@ impl Engine {
     fn take_answers(&mut self) {
         let plan = self.gate.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
         let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
-        // A fuzzy snapshot is adopted only after the long request has ended. Until then, the
-        // snapshot may lack a value that the request has overwritten, while the log does not have
-        // the request's record yet.
+        // A fuzzy snapshot lacks changes that the log after it has. It is adopted only after the
+        // long request has ended. Until then, the snapshot may lack a value that the request has
+        // overwritten, while the log does not have the request's record yet.
         if is_fuzzy && self.data.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }
