@@ -122,8 +122,8 @@ impl Stage {
         Ok(self.staged()?.path())
     }
 
-    /// Takes the right to append. The holder must do nothing that takes long, unless it took the
-    /// right to write first and still has that right.
+    /// Takes the right to append. The holder must do nothing that takes long, unless it also has
+    /// the right to [write](Self::writing), which it must have taken first.
     pub(crate) fn staged(&self) -> io::Result<Staged<'_>> {
         Ok(Staged::new(self.lock(STAGED)?))
     }

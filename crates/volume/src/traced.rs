@@ -1,4 +1,5 @@
-//! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write.
+//! The trace of a device: its writes, deallocations and flushes, with the lifetime of each write. A
+//! lifetime is a kind of data that is deleted together.
 //!
 //! An operation is recorded before it is submitted, so every operation that this process submits is
 //! in the trace. The log's buffers are mapped into memory, and the kernel writes them by itself. So

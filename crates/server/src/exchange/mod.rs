@@ -1,4 +1,5 @@
-//! Exports a volume as an RDB file, imports an RDB file into a new volume, and rolls a volume back.
+//! Exports a volume as an RDB file, imports an RDB file into a new volume, and rolls a volume back
+//! to its on-demand snapshot.
 //!
 //! The invariant: an existing file or volume is replaced only if everything succeeds. An exported
 //! file gets its name only when it is complete and on stable media. An import touches a volume only

@@ -4,7 +4,8 @@ use slimio_storage::{Lifetime, PlacementMonitor};
 
 use super::Text;
 
-/// The placement of each lifetime, and the device's own counters.
+/// The placement of each lifetime (a kind of data that is deleted together), and the device's own
+/// counters.
 pub(super) fn fields(text: &mut Text, monitor: &dyn PlacementMonitor) {
     let report = monitor.report();
     text.field("placement_count", report.placement_count);

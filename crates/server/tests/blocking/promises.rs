@@ -1,4 +1,4 @@
-//! When a client that has waited gets its reply: only once everything that the reply shows is
+//! A client that has waited for a key gets its reply only once everything that the reply shows is
 //! durable.
 
 use std::path::Path;

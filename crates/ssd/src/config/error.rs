@@ -48,7 +48,8 @@ pub enum ConfigError {
         /// Number of units of the drive.
         units: u32,
     },
-    /// There are several handles, although the collector shares the host's frontier.
+    /// There are several handles, although the collector shares the host's frontier, that is, fills
+    /// the same unit as the host.
     SharedFrontier {
         /// The requested number of handles.
         handles: u16,

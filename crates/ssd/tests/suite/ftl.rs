@@ -146,7 +146,8 @@ fn run(config: &Config, steps: &[Step]) {
                 let placement = placement_of(config, handle);
                 drive.start_fresh_unit(placement, &mut naive).expect("the handle exists");
                 let left = drive.handle_pages_left(placement);
-                // If the collector shares the frontier, it may already have written to the unit.
+                // If the collector fills the same unit as the host, the collector may already have
+                // written to the fresh unit.
                 let is_shared = config.frontiers == Frontiers::Shared;
                 assert!(is_shared || left == Ok(config.geometry.unit_pages()), "{left:?}");
             }

@@ -5,8 +5,8 @@ use crate::Lsn;
 use crate::layout::batch;
 
 impl Log {
-    /// Walks over all batches, marks and segments, and over the extents of a device. Panics with a
-    /// message if an invariant is broken.
+    /// Walks over all batches, marks (the times of records that are not durable yet) and segments,
+    /// and over the extents of a device. Panics with a message if an invariant is broken.
     ///
     /// Tests call this function between their other calls of the log. In a build without debug
     /// assertions, the function does nothing.
@@ -15,7 +15,8 @@ impl Log {
             return;
         }
         self.check_lsns();
-        // A latched log may have dropped a batch that could not be written.
+        // A log that has latched, that is, stopped after a failure, may have dropped a batch that
+        // could not be written.
         if self.latch.is_none() {
             self.check_batches();
             self.check_buffers();

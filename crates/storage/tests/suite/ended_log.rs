@@ -47,8 +47,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[3..6]);
-    // This snapshot is begun before the log is resumed. The snapshot becomes the root but does not
-    // turn the log on, because the records after it were not logged.
+    // This snapshot is begun before the log is resumed. The snapshot becomes the root, from which
+    // recovery starts, but does not turn the log on, because the records after it were not logged.
     client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.volume.log.resume();
     assert_eq!(client.volume.log.log_state(), LogState::Resuming);

@@ -305,7 +305,7 @@ fn a_write_of_some_blocks_that_was_passed_over_stays_dead() {
 
 /// On a device that is attached to two machines, nothing stops a dead process's last write. The
 /// write may overwrite an acknowledged batch. The log then ends before the place where the last
-/// recovery found its end, so the volume must be refused.
+/// recovery found the end of the log, so the volume must be refused.
 #[test]
 fn a_dead_write_over_what_was_acknowledged_is_refused() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
