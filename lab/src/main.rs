@@ -9,8 +9,8 @@ use slimio_lab::commands::{
 };
 use slimio_lab::error::{BenchError, Result};
 
-/// A repeated flag replaces the earlier flag, because `cargo x` puts its own flags before those of
-/// its caller.
+/// If a flag is given twice, the later one counts. `cargo x` puts its own flags before those of its
+/// caller, so the caller can override them.
 #[derive(Debug, Parser)]
 #[command(name = "slimio-lab", disable_help_subcommand = true, args_override_self = true)]
 enum Cli {

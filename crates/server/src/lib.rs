@@ -1,4 +1,5 @@
-//! The server: event loop, connections, commands on connections and on the server, group commit.
+//! The server: event loop, connections, commands that concern connections or the server itself,
+//! group commit.
 //!
 //! ```text
 //!          net (io_uring or epoll)                       storage

@@ -1,6 +1,7 @@
-//! `cargo x lab shortcut`: in one boot, times durable appends to a log file, by the short path of
-//! `slimio shortcut run` and in other ways. The file is first on ext4 with its journal, and then on
-//! XFS.
+//! `cargo x lab shortcut`: boots a virtual machine once, and times durable appends to a log file in
+//! it. The appends are made by the short path of `slimio shortcut run` (one direct write into space
+//! that was filled with zeros ahead), and in other ways. The file is first on ext4 with its
+//! journal, and then on XFS.
 
 use std::fs;
 use std::time::Duration;

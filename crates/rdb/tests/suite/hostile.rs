@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use crate::maker::{Maker, read_all};
 use slimio_rdb::{Error, FileReader, Item, ValueType, Version};
 
-/// The largest number of bytes that the reader may allocate. This is more than enough for its own
-/// buffers and a piece of a large string.
+/// The largest number of bytes that the reader may allocate. This is more than enough for the
+/// reader's own buffers and a piece of a large string.
 const MEMORY_MAX: u64 = 1 << 20;
 
 fn files() -> Vec<Vec<u8>> {
