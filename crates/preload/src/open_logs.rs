@@ -1,4 +1,9 @@
-//! The logs that the program has open, by their descriptors.
+//! The logs that the program has open, with a table that finds a log by its descriptor.
+//!
+//! A log is *taken* while this library writes it instead of the kernel. It is *given back* when the
+//! kernel writes it again. The *stage* is memory that processes share. It has the bytes that were
+//! appended but are not in the file yet. The *keeper* is a process that fills taken files with
+//! zeros ahead, and mends the file of a process that was killed.
 
 #![expect(unsafe_code, reason = "logs are shared by threads that may close them")]
 

@@ -1,4 +1,4 @@
-//! Entries that are a box with the key, and a separate allocation for the value.
+//! Large entries. Each one is a box that has the key, and the value is in an allocation of its own.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::value::Value;
 #[derive(Clone, Debug)]
 pub(crate) struct Large {
     pub(super) key: Key,
-    /// Valid only if the slot says that the key has an expiry.
+    /// Valid only if the attributes in the bucket (`Meta`) say that the key has an expiry.
     pub(super) expires_at_ms: i64,
     pub(super) value: Value,
 }

@@ -5,8 +5,9 @@ use slimio_storage::{Policy, Room};
 
 use crate::common::{BATCH_SIZE, Client, Kind, formatted, options, reopen, small_script};
 
-/// The buffers of a staged record are not mapped. If the log put later records into such a buffer,
-/// these records would outlive the process only once they were written.
+/// The buffers of a staged record are not mapped from a file, so they end with the process. If the
+/// log put later records into such a buffer, these records would outlive the process only once they
+/// were written.
 #[test]
 fn what_comes_behind_it_is_kept_at_once() {
     let mut media = formatted(SimConfig::default(), Kind::Files);
