@@ -72,10 +72,11 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Defines functions that replace libc's functions of the same names. After each function's type,
-/// the names of its descriptors follow. The function first gives the logs of these descriptors back
-/// for good. It may also change files that are written in whole blocks, so it notes a debt for each
-/// such file.
+/// Defines functions that replace libc's functions of the same names. After the type of each
+/// function comes a list of its arguments that are descriptors. The function first gives the logs
+/// of these descriptors back for good: from then on, the kernel writes these logs. The function may
+/// also change files that are written in whole blocks. So it notes for each such file that there
+/// may be changes that only the kernel can make durable (a debt).
 macro_rules! hooks_that_give_up {
     ($(
         $(#[$meta:meta])*

@@ -24,14 +24,15 @@ use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Wid
 /// memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Pause between two polls of the device while a ring that polls for completions is dropped.
+/// While a ring is dropped that can't wait for completions in the kernel, it looks for completions
+/// with pauses of this length.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest time that a ring's first operation may take. This operation does nothing and usually
 /// takes microseconds.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a submission is tried again while the kernel takes no entry. If the kernel lacks
+/// How many times a submission is tried again while the kernel takes no entry. If the kernel lacks
 /// memory, the tries are a millisecond apart.
 const SUBMIT_TRIES_MAX: u32 = 1000;
 

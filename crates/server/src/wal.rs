@@ -179,7 +179,8 @@ impl Wal {
     /// - the device was quick a moment ago
     /// - the write would run as a plain system call in this thread
     ///
-    /// Such a call saves a wake-up, but if the device hangs during the call, all clients wait.
+    /// In that case, the write runs in this thread, which saves a wake-up. But if the device hangs
+    /// during the write, this thread hangs with it, and all clients wait.
     pub(crate) fn wait_for_write(&mut self, timeout: Duration, only_writers: bool, now: Instant) {
         if !self.has_single() {
             return self.wait(Some(timeout), now);

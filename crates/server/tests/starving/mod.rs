@@ -22,9 +22,9 @@ fn set(client: &mut Client, first: usize, value: &str) {
     }
 }
 
-/// If all cores are busy, every step of the snapshot thread waits for a core. If that thread always
-/// let other threads go first, the snapshot would never end. So another thread, which only has a
-/// higher nice value, must take over.
+/// The snapshot thread runs only on a core that no other thread wants (`SCHED_IDLE`). If all cores
+/// are busy, it hardly runs, and the snapshot would never end. So a second thread must take over.
+/// That thread has the normal class with a higher nice value, so it gets a share of a core.
 #[test]
 fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +51,8 @@ fn a_machine_without_a_core_to_spare_does_not_starve_a_snapshot() {
             let deadline = Instant::now() + 2 * patience();
             let mut started = 0;
             // If the client hardly gets a core either, the server may mistake this for a pause in
-            // the load, and take the snapshot without a limit. Then the test tries again.
+            // the load, and take the snapshot without its rate limit. Then the loop takes another
+            // snapshot.
             while info(&mut client, "snapshot_starved_turns") == "0" || started == 0 {
                 started += 1;
                 assert!(client.call(&["BGSAVE", "SCHEDULE"]).starts_with("+Background"));

@@ -1,4 +1,4 @@
-//! Checks the invariants of a drive, block by block and unit by unit.
+//! Checks the invariants of a drive, block by block and unit by unit (a unit is a reclaim unit).
 
 use super::units::UnitState;
 use super::{Ftl, number};

@@ -2,8 +2,9 @@
 //! log could never be shortened again, because no snapshot could be written.
 //!
 //! On a device, the [pool](Pool) leaves the next snapshot the space that it needs. A file system
-//! leaves no space for it. So if each area is a file, the caller tells the log how long the slots
-//! are, and each [`Job::Prepare`] says how many bytes must still be free after the job.
+//! leaves no space for the snapshot. So if each area is a file, the caller tells the log how long
+//! the files of the snapshots (the slots) are, and each [`Job::Prepare`] says how many bytes must
+//! still be free after the job.
 
 use slimio_device::LBA_SIZE;
 use slimio_planted::is_planted;
