@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs stock Redis and SlimIO in turn on one namespace, in several rounds, with `appendfsync always`.
-# Prints:
+# Runs stock Redis and SlimIO in turn on one namespace, in several rounds, under `appendfsync
+# always`. Prints:
 # row NAME CLIENTS WRITES_PER_SECOND P50_US SERVER_CPU_US SWITCHES, in each round
 # calls NAME CLIENTS CALLS COMMANDS WRITES, in each round
 # functions NAME FUNCTIONS WRITES, in the first round

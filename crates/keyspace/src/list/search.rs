@@ -1,7 +1,8 @@
 //! Commands that look for a string among the elements of a list: `LPOS`, `LINSERT` and `LREM`.
 //!
 //! All of them look through a large list in steps. `LPOS` looks through a clone. `LINSERT` and
-//! `LREM` change what they find, so they hold their key meanwhile.
+//! `LREM` change what they find, so they hold their key meanwhile: other clients' requests for the
+//! key wait.
 
 use slimio_planted::is_planted;
 use slimio_resp::{Arg, Args, ReplyBuf};
@@ -32,7 +33,8 @@ const BYTES_PER_COMPARISON: usize = 64;
 /// leaves.
 const SHORT_SIZE_MAX: usize = INSIDE_SIZE_MAX;
 
-/// Going over this many codes of a leaf takes as long as comparing a short element.
+/// A leaf has a code for each of its elements, which says how the element is stored and how long it
+/// is. Going over this many codes takes as long as comparing a short element.
 const CODES_PER_COMPARISON: usize = 4;
 
 /// At most this many bytes of an element are compared at a time.
@@ -321,7 +323,8 @@ impl Steps for Finding {
     }
 }
 
-/// Weighs `LINSERT` and `LREM`: counts the elements that they look at.
+/// Weighs `LINSERT` and `LREM`: returns how many elements a command could handle in the time that a
+/// search of the whole list takes.
 pub(super) fn weigh_search(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let len = super::len_at(keyspace, db, &args.bytes(1)).unwrap_or(0);
     let cost = len.saturating_mul(comparison_cost(args.get(3)));
