@@ -25,8 +25,9 @@ pub struct ExpireStep {
 impl Keyspace {
     /// Deletes expired keys of a database. Begins where the last step ended, and stops after it has
     /// looked at `budget` keys. Visits only buckets that hold keys with an expiry. Adds the
-    /// deletions to `effects`. The deletions refer to no request. Stops earlier if the log has [no
-    /// more room](Effects::limit) for another deletion.
+    /// deletions to `effects`. The deletions contain their keys, because there is no request whose
+    /// arguments they could refer to. Stops earlier if the log has [no more room](Effects::limit)
+    /// for another deletion.
     pub fn expire_step(
         &mut self,
         db: DbIndex,

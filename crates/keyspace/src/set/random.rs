@@ -184,7 +184,7 @@ fn pop_many(context: &mut Context<'_>, found: &Found<'_>, count: usize) -> Outco
 #[derive(Debug)]
 struct PopAll {
     walk: Box<dyn Steps>,
-    /// Whether the request holds its keys, which allows the command to pause.
+    /// Whether other clients' requests for the key wait, so that this command may pause.
     is_long: bool,
 }
 
@@ -221,7 +221,7 @@ struct PopMany {
     /// The members that are drawn but not removed yet.
     members: Members,
     is_removing: bool,
-    /// Whether the request holds its keys, which allows the command to pause.
+    /// Whether other clients' requests for the key wait, so that this command may pause.
     is_long: bool,
     /// The members drawn so far, as replies.
     out: ReplyBuf,

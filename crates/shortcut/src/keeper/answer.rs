@@ -1,4 +1,5 @@
-//! The keeper's answers to processes.
+//! The answers of the keeper (the process that looks after the logs of programs) to the programs'
+//! processes.
 
 use std::fs::File;
 use std::io;
@@ -30,8 +31,8 @@ impl Keeper {
     }
 
     fn answer(&mut self, process: u32, message: Message, descriptor: Option<OwnedFd>) {
-        // A process may name the log of any process, because a forked child also reports its own
-        // appends.
+        // A process may name a log of another process, because a forked child appends to the logs
+        // of its parent, and reports these appends itself.
         let find = |log: &Log, number| log.number == number;
         match (message, descriptor) {
             (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
@@ -73,8 +74,10 @@ impl Keeper {
         }
     }
 
-    /// Sends a message. `Yes` also has a descriptor: that of the log's stage, or that of the table
-    /// of debts for [`NO_LOG`].
+    /// Sends a message. With `Yes` goes a descriptor. If the message names a log, it is the
+    /// descriptor of the log's stage (shared memory with the bytes that are not in the file yet).
+    /// With [`NO_LOG`], it is the descriptor of the table of debts (files with changes that only
+    /// the kernel can make durable).
     fn send(&mut self, to: u32, message: &Message) {
         let descriptor = match message {
             Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),
