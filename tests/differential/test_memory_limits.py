@@ -36,8 +36,8 @@ HELD_RATIO = (0.7, 1.9)
 # should hold. `RSS_RATIO` is the growth of RSS, divided by the growth that INFO reports.
 USED_RATIO = (0.6, 2.0)
 RSS_RATIO = (0.5, 3.0)
-# Only SlimIO closes the connection. Stock does not count queued commands as part of the request, so
-# it has no limit for them.
+# Marks a case in which only SlimIO closes the connection. Stock does not count queued commands as
+# part of the request, so it has no limit for them.
 OURS_ONLY = object()
 POLICIES = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"]
 

@@ -238,8 +238,7 @@ impl<'a> Records<'a> {
         Self { bytes, at: at::SIZE, salt, lsn: first_lsn, is_checked }
     }
 
-    /// The records of a batch that has passed [`is_whole`], so that their checksums are not
-    /// computed again.
+    /// The records of a batch that has passed [`is_whole`]. Their checksums are not computed again.
     pub(crate) fn of_whole(bytes: &'a [u8], salt: Salt, header: &Header) -> Self {
         let bytes = &bytes[..at::SIZE + header.records_size as usize];
         Self { bytes, at: at::SIZE, salt, lsn: header.first_lsn, is_checked: false }
