@@ -1,4 +1,5 @@
-//! A log file that is written by the short path.
+//! A log file that is written by the short path: by direct writes over zeros that are already in
+//! the file.
 //!
 //! ```text
 //!            written          length                     zeroed
@@ -8,11 +9,11 @@
 //!     start of the stage         whole blocks
 //! ```
 //!
-//! Appended bytes are collected in the stage. [`sync`](LogFile::sync) writes the blocks that have
-//! new bytes, by one direct write that is durable when it returns. The last of these blocks is
-//! usually not full. It is filled up with zeros, and written again when it has more bytes. Each
-//! version of a block has all bytes of the version before. So if each block is written either whole
-//! or not at all, nothing is lost.
+//! Appended bytes are collected in the stage, which is memory that processes share.
+//! [`sync`](LogFile::sync) writes the blocks that have new bytes, by one direct write that is
+//! durable when it returns. The last of these blocks is usually not full. It is filled up with
+//! zeros, and written again when it has more bytes. Each version of a block has all bytes of the
+//! version before. So if each block is written either whole or not at all, nothing is lost.
 //!
 //! The file is longer than the log, because it was filled with zeros ahead.
 //! [`release`](LogFile::release) cuts the file at the end of the log.
@@ -39,8 +40,8 @@ const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
 /// A log file, and the bytes that were appended to it.
 ///
-/// After the first failed write of the log's bytes, and after the first failed flush, every later
-/// write and sync fails too, because nobody knows what the disk holds.
+/// Once a write of the log's bytes or a flush has failed, every later write and sync fails too,
+/// because nobody knows what the disk holds.
 #[derive(Debug)]
 pub struct LogFile<F: AsFd = File> {
     pub(crate) file: F,
@@ -288,8 +289,9 @@ impl<F: AsFd> LogFile<F> {
             }
         }
         let end = if is_planted("cut-where-written") { staged.written() } else { staged.size() };
-        // If the kernel has taken the lease away, the process that waited for it may have appended
-        // after the zeros. The appended bytes are not cut off.
+        // If this process kept its lease on the file for too long, the kernel has taken the lease
+        // away. The process that waited to open the file may then have appended after the zeros. In
+        // this case, the file is not cut, so that the appended bytes stay.
         let size = rustix::fs::fstat(&self.file)?.st_size as u64;
         let is_cut = !staged.is_longer(size) || is_planted("foreign-cut");
         if is_cut && !is_planted("tail-uncut") {

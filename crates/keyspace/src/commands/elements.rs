@@ -14,7 +14,8 @@ use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
 /// Limit of elements that a client's command handles without a break. A command that writes and
-/// would handle more elements runs in steps, and holds its keys meanwhile.
+/// would handle more elements runs in steps, and holds its keys meanwhile: other clients' requests
+/// for these keys wait.
 pub const ELEMENTS_AT_ONCE_MAX: usize = 2048;
 
 /// Limit of elements of a collection that one step looks at.
@@ -229,7 +230,8 @@ impl Steps for ElementsWalk {
 }
 
 /// Ends a reply that was made in steps from a value: appends `parts` to the reply. The value goes
-/// to the garbage: if the key was deleted meanwhile, this is the last reference to the value.
+/// to the garbage, because this is the last reference to the value if the key was deleted
+/// meanwhile.
 pub(crate) fn end_of_steps(context: &mut Context<'_>, parts: &ReplyBuf, source: Value) -> Outcome {
     context.reply.append(parts);
     context.keyspace.displaced.garbage.add_value(worth_deferring(source));

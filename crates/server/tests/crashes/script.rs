@@ -1,4 +1,5 @@
-//! The steps of a life, and how the life ends.
+//! What happens in a life: the steps that clients send, and how the life ends. A life is the time
+//! from a start of the server until its disk dies.
 
 use proptest::prelude::*;
 
@@ -293,8 +294,8 @@ fn list_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Commands on sets, without `SPOP`, whose replies are random: the oracle must give the same
-/// replies.
+/// Commands on sets. `SPOP` is left out, because its replies are random: the oracle, which runs the
+/// same commands, could not give the same replies.
 fn set_command() -> impl Strategy<Value = String> {
     let operation = || prop_oneof![Just("SINTERSTORE"), Just("SUNIONSTORE"), Just("SDIFFSTORE")];
     prop_oneof![

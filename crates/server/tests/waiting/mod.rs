@@ -27,8 +27,8 @@ fn encoded(request: &[&str]) -> Vec<u8> {
     encode(&request.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
 }
 
-/// `WAITAOF` waits for every kind of write. A second `FLUSHALL` finds nothing to flush, and appends
-/// no record.
+/// `WAITAOF` waits for every kind of write. The second `FLUSHALL` finds nothing to flush, and
+/// appends no record. But its client must wait, too, because the first `FLUSHALL` is not durable.
 #[test]
 fn who_asks_for_the_log_waits_for_each_kind_of_write() {
     let writes: [&[&[&str]]; 5] = [
@@ -109,8 +109,8 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
         let mut one = world.connect("one");
         send_all(&mut one, &[&["MULTI"], &["CLIENT", "UNBLOCK", &two_id], &["EXEC"]]);
         world.wait_until_run("two", "set");
-        // The reply of WAITAOF may have come. The two replies come apart if the server's turn ends
-        // before SET runs.
+        // The reply of WAITAOF may have come alone: this happens if the server's turn ends before
+        // SET runs.
         assert!(!two.has_received(b"+OK\r\n"), "SET was answered before it was durable");
         for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n:1\r\n"] {
             assert_eq!(one.read(), reply.as_bytes());
