@@ -1,1 +1,1 @@
-"""Tests with programs and libraries that people use, unchanged."""
+"""Tests with unchanged programs and libraries that people use."""

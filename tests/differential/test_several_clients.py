@@ -67,8 +67,8 @@ class SeveralClients(TestCase):
         try:
             for client in clients[0]:
                 client("FLUSHALL")
-                # Active expiry is off, because otherwise each server would delete expired keys at
-                # different times.
+                # Active expiry is off, because otherwise the two servers would delete an expired
+                # key at different times.
                 client("DEBUG", "SET-ACTIVE-EXPIRE", "0")
             history = []
             for _ in range(STEPS):

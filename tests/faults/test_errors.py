@@ -1,5 +1,5 @@
-"""Writes and flushes fail. The log must be latched, and no write that may be lost may be
-acknowledged."""
+"""Writes and flushes fail. The log must be latched: it takes no writes until a restart. No write
+that may be lost may be acknowledged."""
 
 import errno
 import unittest
@@ -80,8 +80,8 @@ class FailingDevice(TestCase):
                     self.run_fault(policy, write=number, path_end="/wal")
 
     def test_a_flush_of_the_log(self):
-        # Writes must fail, too: a durable write may include its flush, and then there is no
-        # separate flush that could fail.
+        # The fault also makes writes fail, because a durable write may include its flush. Then
+        # there is no separate flush that could fail.
         for policy in ("always", "everysec"):
             with self.subTest(policy):
                 self.run_fault(policy, write=errno.EIO, flush=errno.EIO, path_end="/wal")

@@ -2,8 +2,8 @@
 //!
 //! Submitted operations stay in the path until they are kicked. If a caller waits for a single
 //! operation and nothing else is in flight, the path runs this operation as a plain system call.
-//! The reason is durable writes to files: the kernel would finish such a write of the ring on
-//! another thread, which costs a time slice when all cores are busy.
+//! The reason is durable writes to files: if the ring made such a write, the kernel would finish
+//! the write on another thread, which costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "the trait `Memory` is unsafe to implement")]
 
@@ -385,8 +385,8 @@ mod tests {
     use crate::claim::Claim;
     use crate::{CLAIM_FILE_NAME, PlacementId};
 
-    /// A path to a file of eight blocks. Its target claims that the kernel can't make a single
-    /// write durable.
+    /// A path to a file of eight blocks. Its target says that the kernel can't make a write durable
+    /// without a flush.
     fn path() -> Option<UringPath> {
         let file = tempfile::tempfile().expect("a file for the test");
         file.set_len(8 * LBA_SIZE as u64).expect("the file can be made longer");

@@ -216,8 +216,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// An owned copy of the value at a key. A fuzzy capture takes the entry first, so the log
-    /// record may name the key instead of containing the value.
+    /// An owned copy of the value at a key. If a fuzzy capture is running (for a snapshot that
+    /// leaves later changes to the log), it takes the entry first. So the log record may name the
+    /// key instead of containing the value.
     pub(crate) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, displaced) = self.db_and_displaced(found.db);
@@ -239,10 +240,10 @@ impl<'a> Context<'a> {
         db.insert_empty(found.hash, &found.key, packing, access, epoch)
     }
 
-    /// Inserts a key with a value, the way in which the value was written, an expiry, and a last
-    /// use. The key must not exist. It counts as new if `found` has no place. A command that has
-    /// just deleted the key passes `found` as it was before, or as [`deleted`](Found::deleted) if
-    /// the key counts as new in Redis.
+    /// Inserts a key with this expiry and last use. `value` is its value, and how the value was
+    /// written. The key must not exist. The key counts as new if `found` has no place. A command
+    /// that has just deleted the key passes `found` as it was before, or as
+    /// [`deleted`](Found::deleted) if the key counts as new in Redis.
     pub(crate) fn insert_value(
         &mut self,
         found: &Found<'_>,

@@ -67,7 +67,8 @@ pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
         .map(|witness| witness.durable)
         .max()
         .unwrap_or_default();
-    // Records that were appended after the log's end say nothing about the log before this end.
+    // If the log has ended, recovery ignores the records after its end. So what a buffer says
+    // counts only up to this end.
     let log_end = superblock.snapshots.log_end().filter(|_| !is_planted("told-behind-the-end"));
     log_end.map_or(durable, |end| durable.min(end))
 }

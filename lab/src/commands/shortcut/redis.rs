@@ -70,8 +70,8 @@ impl Subject for Redis {
         };
         let writer = RequestWriter::new(ValuePool::new(VALUE_SIZE, 0.5, 1));
         let mut generator = Generator::connect(config, mix, writer)?;
-        // A warm-up that takes a third of the time is not counted, because files are made and
-        // memory is touched for the first time.
+        // First comes a warm-up, a third as long as the measurement. It is not counted, because
+        // files are made and memory is touched for the first time meanwhile.
         generator.run(Until::Elapsed(site.time / 3))?;
         let report = without_errors(generator.run(Until::Elapsed(site.time))?)?;
         drop(generator);
