@@ -27,8 +27,8 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
     ("slimio-server", "configuration_md_says_what_the_table_does"),
 ];
-/// For the ledger, a test that kills a server again and again, and checks that no acknowledged
-/// write is lost: the number of lives for each policy and way to die, and the largest number of
+/// The ledger is a test that kills a server again and again, and checks that no acknowledged write
+/// is lost. These are its number of lives for each policy and way to die, and its largest number of
 /// acknowledged units in one life. Both numbers are small, so that the ledger takes only seconds.
 /// `cargo x ledger` takes flags for larger numbers.
 const LEDGER_LIVES: &str = "50";

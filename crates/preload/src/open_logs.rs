@@ -384,8 +384,8 @@ impl Using {
     }
 
     /// Lets the kernel read or write a file that is not taken. Returns `None` if the caller must
-    /// try again: either the file is taken now, or direct I/O was still on for the file, and this
-    /// function has just turned it off.
+    /// try again. That is so if the file is taken now, or if this function has just turned off the
+    /// file's direct I/O because the call failed with it.
     fn unless_taken(&self, next: impl Fn() -> ssize_t) -> io::Result<Option<ssize_t>> {
         let file = &self.log().file;
         let Some((result, error)) = file.unless_taken(|| (next(), errno()))? else {

@@ -151,8 +151,8 @@ pub(crate) fn scan_elements(context: &mut Context<'_>, value_type: ValueType) ->
             position = Position(cursor);
             let wanted = options.count.min(STEP_ELEMENTS_MAX);
             let (mut seen, mut cost) = (0, 0);
-            // No scan returns a cursor beyond the end. If a client sends one, the scan ends at
-            // once.
+            // No scan returns a cursor beyond the end. If a client sends such a cursor, the scan
+            // ends at once.
             while position < Position::END && seen < wanted && cost < STEP_COST_MAX {
                 position = tree.walk(position, &mut |element| (seen, cost) = each(element));
             }

@@ -38,8 +38,8 @@ impl ListEdit<'_, '_> {
         let (mut size, mut len) = (bytes.len() - base, listpack::len(&bytes[*base..]));
         for more in sizes {
             (size, len) = (size + more, len + 1);
-            // The loop can stop once twice the count of elements exceeds the limit of bytes. An
-            // element takes at least two bytes, so these are too many, whatever their sizes are.
+            // An element takes at least two bytes. So if there are more elements than half the
+            // limit of bytes, the list is too large, whatever their sizes are, and the loop stops.
             if self.limits.are_exceeded(size, len) || 2 * len > PACKED_SIZE_MAX {
                 self.tree();
                 return;

@@ -120,8 +120,9 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
     });
 }
 
-/// If the database of a watched key is swapped with another database, the swap counts as a change
-/// of the key if at least one of the two databases has the key, and the key has not expired there.
+/// If the database of a watched key is swapped with another database, the swap may count as a
+/// change of the key. It does if the key exists and has not expired in at least one of the two
+/// databases.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];

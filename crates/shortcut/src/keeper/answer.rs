@@ -74,9 +74,9 @@ impl Keeper {
         }
     }
 
-    /// Sends a message. With `Yes` goes a descriptor. If the message names a log, it is the
+    /// Sends a message. `Yes` comes with a descriptor. For the number of a log, this is the
     /// descriptor of the log's stage (shared memory with the bytes that are not in the file yet).
-    /// With [`NO_LOG`], it is the descriptor of the table of debts (files with changes that only
+    /// For [`NO_LOG`], this is the descriptor of the table of debts (files with changes that only
     /// the kernel can make durable).
     fn send(&mut self, to: u32, message: &Message) {
         let descriptor = match message {
