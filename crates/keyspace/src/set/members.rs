@@ -134,7 +134,7 @@ impl InSteps for Srem {
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
             context.note(1, SREM);
-            // The command ended early, because the set has lost its last member.
+            // If `is_done` is set here, the set has lost its last member.
             if tally.is_done {
                 context.note(1, DEL);
             }
