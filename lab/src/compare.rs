@@ -47,7 +47,7 @@ impl Contender {
 /// Settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct CompareConfig {
-    /// Servers in the order of a round.
+    /// The servers, in the order in which each round runs them.
     pub servers: Vec<Contender>,
     /// Flags that every server gets.
     pub extra: Vec<String>,

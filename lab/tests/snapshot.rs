@@ -1,4 +1,5 @@
-//! Rows with snapshots and recovery against the real stock server.
+//! Rows of the comparison that measure snapshots and recovery. They run on a real stock server
+//! (unmodified Redis).
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 

@@ -202,8 +202,8 @@ class Snapshots(TestCase):
             self.assertEqual(client("KEYS", "*"), [b"new"])
 
     def test_what_a_flush_has_ended_is_no_failure(self):
-        """A snapshot that FLUSHALL ends does not count as failed, as in Redis. A failure would stop
-        writes."""
+        """As in Redis, a snapshot that FLUSHALL ends does not count as failed. If it did, the
+        server would refuse writes."""
         server = self.server(appendonly="no", save="3600 1")
         with server.client() as client:
             fill(client, 20_000, size=500)

@@ -222,8 +222,9 @@ fn check(returned: c_int) -> io::Result<()> {
 }
 
 extern "C" fn on_signal(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the arguments that SA_SIGINFO promises, and `si_addr` is valid for
-    // these two codes. `errno` belongs to the interrupted code, so it is restored.
+    // SAFETY: the kernel passes the arguments that SA_SIGINFO promises, and `si_addr` is valid if
+    // the signal has one of the two codes below. `errno` belongs to the interrupted code, so it is
+    // restored.
     unsafe {
         let is_fault = matches!((*info).si_code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
         let errno = *libc::__errno_location();

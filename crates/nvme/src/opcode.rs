@@ -45,8 +45,8 @@ pub mod nvm {
     pub const IO_MANAGEMENT_SEND: u8 = 0x1d;
 }
 
-/// The opcode that all Fabrics commands share. Byte 4 of the command has its type. Source: base
-/// specification 2.1, 6.
+/// The opcode that all Fabrics commands share. Byte 4 of such a command states the command's type.
+/// Source: base specification 2.1, section 6.
 pub const FABRICS: u8 = 0x7f;
 
 /// The types of Fabrics commands. Source: base specification 2.1, figure 567.

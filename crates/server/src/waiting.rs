@@ -58,7 +58,8 @@ pub(crate) enum Reason {
     Log(LogWait),
     /// The end of a snapshot.
     Snapshot,
-    /// A snapshot to pin: the snapshot of the `BGSAVE` with this number.
+    /// The snapshot of the `BGSAVE` with this number. It will be pinned for the client: kept
+    /// unchanged until the client's connection ends.
     Pin(u64),
     /// A job on another thread.
     Job,
@@ -158,7 +159,7 @@ pub(crate) struct Waiting {
     /// When a blocking command gives up. The deadline is kept while the command waits for something
     /// else.
     pub(crate) deadline: Option<Instant>,
-    /// The request has waited for keys, so it was counted as a command.
+    /// The request has waited for keys. It was counted as a command when it began to wait for them.
     pub(crate) is_counted: bool,
 }
 
@@ -223,7 +224,8 @@ pub(crate) struct WaitingRoom {
     pub(crate) again: Again,
     /// Clients whose wait has ended, and whose next requests have not run yet.
     pub(crate) resumed: VecDeque<ConnId>,
-    /// Some requests that wait for room were not tried, because the turn's time was used up.
+    /// Some requests that wait for room were not tried, because the time of the event loop's turn
+    /// was used up.
     pub(crate) has_untried: bool,
 }
 

@@ -1,4 +1,7 @@
-//! Which files of known programs are logs, and how they are written.
+//! Which files of known programs are logs, and how the programs write these files.
+//!
+//! Logs can take the *short path*: the log's file has zeros ahead, so a record becomes durable by
+//! one direct write.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -31,15 +34,16 @@ pub struct Pattern {
 pub struct Profile {
     /// The profile's name.
     pub name: &'static str,
-    /// Names of its executable files.
+    /// Names of the program's executable files.
     programs: &'static [&'static str],
     /// How the program writes its logs.
     kind: Kind,
-    /// Its logs, as patterns of fnmatch(3) for absolute paths.
+    /// The program's logs, as patterns of fnmatch(3) for absolute paths.
     patterns: &'static [&'static str],
 }
 
-/// The append-only file: one file before Redis 7, and since then the incremental files, which grow.
+/// The append-only file of Redis. Before Redis 7, it is one file. Since then it is several files,
+/// of which only the incremental ones grow.
 const AOF: &[&str] = &["*.incr.aof", "*/appendonly.aof"];
 /// Segments of the WAL, whose names have 24 hexadecimal digits. `xlogtemp.*` and the files in
 /// `archive_status` have other names.
@@ -90,7 +94,8 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Log, Self::SelfEnding, Self::WholeBlocks];
 
-    /// The letter for this kind in the environment variable.
+    /// The letter for this kind in the environment variable that the preloaded library reads
+    /// ([`VARIABLE`](crate::protocol::VARIABLE)).
     pub(crate) fn letter(self) -> char {
         match self {
             Self::Log => 'l',

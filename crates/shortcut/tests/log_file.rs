@@ -1,4 +1,9 @@
-//! Logs that are written by the short path, on real file systems.
+//! Logs that are written by the short path, on real file systems: the file is filled with zeros
+//! ahead, so a record becomes durable by one direct write.
+//!
+//! A file is *taken* while it is written by the short path, and *released* when the kernel writes
+//! it again. The *stage* is memory that has the bytes which were appended but are not in the file
+//! yet. The *keeper* is the process that fills taken files with zeros ahead.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
@@ -349,7 +354,8 @@ fn a_sync_reaches_the_disk() {
     assert!(flushes() > before);
 }
 
-/// A program that has mapped the file would see old bytes, or could store bytes unnoticed.
+/// If such a file were taken, the program that has mapped it would see old bytes, or could store
+/// bytes unnoticed.
 #[test]
 fn a_file_that_is_mapped_is_not_taken() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

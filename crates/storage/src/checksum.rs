@@ -1,9 +1,10 @@
-//! The checksum of everything on the volume: XXH3, mixed with the volume, the epoch and the place.
+//! The checksum of everything on the volume: XXH3.
 //!
-//! The checksum of a record or batch also covers the volume's id, the epoch and the LSN. So if
-//! bytes are intact but stale, or belong to another volume or another place, they fail the check.
-//! Id, epoch and LSN are mixed into the finished hash. They are not the seed of the hash, because
-//! with a seed XXH3 has to derive a secret for every input above 240 bytes.
+//! The checksum of a record or batch also covers the volume's id, the epoch (the log between two
+//! recoveries) and the LSN. So if bytes are intact but stale, or belong to another volume or
+//! another place, they fail the check. Id, epoch and LSN are mixed into the finished hash. They are
+//! not the seed of the hash, because with a seed XXH3 has to derive a secret for every input above
+//! 240 bytes.
 
 use twox_hash::XxHash3_64;
 

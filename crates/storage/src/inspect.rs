@@ -39,7 +39,7 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let superblock = in_force(&copies);
     if let Some(superblock) = &superblock {
-        // If loading the extents fails, examining the volume below reports it.
+        // If loading the extents fails, examining the volume below reports the same error.
         let _ = load_extents(media, superblock);
     }
     let segments = superblock.as_ref().map_or_else(Vec::new, Superblock::segments);
@@ -60,8 +60,8 @@ pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
 ///
 /// # Errors
 /// If no copy of the superblock is valid, for example because all copies have another format
-/// version. Also if the superblock's area can't be opened or is too short, or if its extent map
-/// does not fit the medium.
+/// version. Also if the superblock's area can't be opened or is too short, or if the superblock's
+/// extent map does not fit the medium.
 pub fn superblock(media: &mut dyn Media) -> Result<Superblock, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let (superblock, _) = choose(&copies, versions_of(media))?;
@@ -125,7 +125,7 @@ fn examine_root(
     examine(media, &mut *superblock_path, &mut *wal, &mut slots, wanted, sink)
 }
 
-/// Like [`check_slot`], but the slot may be missing.
+/// Like [`check_slot`], but also fails if the slot is missing.
 fn check_found(
     paths: &mut SlotPaths,
     volume_id: VolumeId,

@@ -19,7 +19,8 @@ use slimio_storage::{
     recover,
 };
 
-/// Number of rounds. In each round, every kind of path writes once.
+/// Number of rounds. A path is a way to the device, with its own options. In each round, every kind
+/// of path writes once.
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.

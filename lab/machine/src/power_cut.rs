@@ -1,11 +1,13 @@
-//! Simulates power cuts of a session that has already run. For each cut, this module rebuilds the
-//! images that the cut could have left. On each image, it starts the server or reads a log file.
-//! Then it compares the writes found there with the writes that were acknowledged before the cut.
+//! Simulates power cuts of a session that has already run. The session left a record of the writes,
+//! flushes and deallocations that its device finished. For each cut, this module rebuilds from the
+//! record the images that the cut could have left. On each image, it starts the server or reads a
+//! log file. Then it compares the writes found there with the writes that were acknowledged before
+//! the cut.
 //!
 //! A client sends a write only once the previous one is acknowledged. Write N of a client contains
-//! a mark with the number N. So mark N on the device, stable or not, proves that the client's write
-//! N - 1 was acknowledged. The record alone therefore says which writes must survive a cut, and no
-//! clock is needed.
+//! a mark with the number N. So if mark N is on the device, even in a volatile cache, the client's
+//! write N - 1 was acknowledged. The record alone therefore says which writes must survive a cut,
+//! and no clock is needed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,8 @@ pub(crate) fn heed() -> Result<()> {
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("handling signals")?;
     }
-    // If another thread was faster, `ASKED` keeps the flag that the handlers of that thread set.
+    // If another thread was faster, `ASKED` keeps the flag of that thread. That flag has handlers,
+    // too.
     drop(ASKED.set(asked));
     Ok(())
 }

@@ -46,15 +46,18 @@ pub struct Decoded {
     pub(super) usage: Option<Usage>,
 }
 
-/// A part of a large value or key, to be joined with the other parts.
+/// A part of a large value or key, to be joined with the other parts. What the parts so far have
+/// made is *pending*: a string, a key, or a collection.
 #[derive(Debug)]
 pub(super) enum Fragment {
+    /// The next piece of the pending string.
     Piece(Piece),
     /// The pending string is complete, and is the next string of an element of the pending
     /// collection. The collection is of this kind.
     Text(Kind),
     /// Elements of the pending collection.
     Elements(Elements),
+    /// The pending string is complete, and is the key of an entry that follows.
     Key,
     Entry(Box<FragmentEntry>),
 }

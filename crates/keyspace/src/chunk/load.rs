@@ -134,7 +134,8 @@ impl Loader {
         Ok(())
     }
 
-    /// The pending collection. If it has begun, it must be of this type.
+    /// The pending collection. If none is pending, one of the type `kind` begins. If a collection
+    /// of another type is pending, that is an error.
     fn gathering(
         &mut self,
         kind: ValueType,

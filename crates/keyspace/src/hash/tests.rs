@@ -32,7 +32,7 @@ fn packed_hashes_grow_at_their_limits() {
             let mut form = EditForm::empty(Packing::HashListpack);
             let (mut model, mut old) = (Model::new(), Vec::new());
             // In the end, the hash has about three quarters of the 1500 names as fields. This is
-            // more than any limit.
+            // more than any packed hash may have.
             for _ in 0..6_000 {
                 let mut edit = HashEdit { form: &mut form, hasher, limits, old: &mut old };
                 let field = (rng.usize(..1500) as i64 - 300).to_string().into_bytes();

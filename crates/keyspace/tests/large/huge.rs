@@ -6,7 +6,7 @@ use slimio_resp::OwnedRequest;
 use super::steps::{command, run_in_steps};
 use crate::common::Driver;
 
-/// Elements of the huge collections, with 60 bytes each.
+/// Number of elements of each huge collection. The name of each element has 60 bytes.
 const COUNT: usize = 300_000;
 
 fn name(index: usize) -> String {

@@ -1,4 +1,4 @@
-//! Commands on large lists either run in steps, or take no longer if there are more elements.
+//! Commands on large lists either run in steps, or take no longer than on small lists.
 
 use slimio_keyspace::{DbIndex, command_table};
 use slimio_resp::OwnedRequest;
@@ -294,8 +294,8 @@ fn large_elements_are_read_and_popped_in_steps() {
     }
 }
 
-/// Before a command runs, nobody knows from which of its lists it will pop. So the longest list
-/// counts.
+/// The weight of a pop is the number of elements that it may remove. Before the command runs,
+/// nobody knows from which of its lists it will pop. So the longest list decides the weight.
 #[test]
 fn a_pop_from_several_lists_weighs_the_longest() {
     let mut driver = Driver::new(8);

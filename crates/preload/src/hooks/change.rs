@@ -1,5 +1,8 @@
 //! Calls that seek in a file, truncate, allocate, map or copy a file, ask for a file's size, advise
 //! the kernel about a file, or sync all files.
+//!
+//! A log is *taken* while this library writes it in place of the kernel. *Giving back* a log makes
+//! the kernel write it again.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -17,8 +20,8 @@ const FIDEDUPERANGE: c_ulong = 0xc018_9436;
 
 fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -> off_t {
     let Some(log) = of(fd) else { return next() };
-    // If a log is taken, this library knows the log's position and end. So it can answer these two
-    // kinds of calls without the kernel.
+    // If a log is taken, this library knows the log's position and end. So it can answer the two
+    // kinds of calls below without the kernel.
     let answer = match (whence, offset) {
         (libc::SEEK_CUR, 0) => log.position(),
         (libc::SEEK_END, 0) => log.seek_end(),
@@ -35,7 +38,7 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
 }
 
 /// Truncates the file that a path names. If the file is a taken log, the kernel first breaks the
-/// log's lease, so the keeper gives the log back.
+/// lease that the keeper process has on the log, so the keeper gives the log back.
 ///
 /// # Safety
 /// `path` is null or a C string.

@@ -1,4 +1,5 @@
-//! A model of a drive in a file: a mapping that gets the same requests as the drive, and is never
+//! A model of an emulated drive whose contents are in a file. The model has a mapping, which says
+//! which NAND page each block is on. The mapping gets the same requests as the drive, and is never
 //! interrupted.
 
 use std::collections::HashMap;

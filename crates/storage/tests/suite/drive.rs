@@ -79,7 +79,7 @@ fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
 struct Tally {
     /// Lives that ended before their first command.
     in_recovery: usize,
-    /// Records that were promised.
+    /// Records that were reported durable, so no power cut may lose them.
     promised: usize,
     log_bytes: u64,
     deallocated_bytes: u64,

@@ -97,7 +97,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     // Now the wrong data digest is in an H2CData instead of a capsule.
     let command = write_command(&mut io, 4);
     io.send_command(&command, &[]);
-    let Received::R2t(r2t) = io.receive() else { panic!("an R2T comes") };
+    let Received::R2t(r2t) = io.receive() else { panic!("the target must send an R2T") };
     let mut bytes = Vec::new();
     let head = DataHead { cccid: r2t.cccid, ttag: r2t.ttag, datao: 0, datal: 4 * 4096 };
     pdu::push_data_head(&mut bytes, Kind::H2cData, flags::LAST_PDU, &head, both, 4);
@@ -204,7 +204,7 @@ fn a_command_whose_name_is_in_use_is_refused_and_the_first_goes_on() {
     let (_admin, mut io) = target.queues();
     let command = write_command(&mut io, 1);
     io.send_command(&command, &[]);
-    let Received::R2t(r2t) = io.receive() else { panic!("an R2T comes") };
+    let Received::R2t(r2t) = io.receive() else { panic!("the target must send an R2T") };
     assert_eq!(io.run(command), Err(Status::COMMAND_ID_CONFLICT.dnr()));
     io.send_data(&r2t, &[1; 4096]);
     let completion = io.completion();

@@ -6,9 +6,13 @@
 //! ```
 //!
 //! The codes and the bytes each have room at both ends, so an element can be added or removed at
-//! either end without moving the others. To find an element, a leaf adds up the sizes of the
-//! elements before it, as their codes state them. A long element is outside: it is the next string
-//! in the leaf's list of outside strings, and takes none of the leaf's own bytes.
+//! either end without moving the others. To find an element, a leaf adds up the sizes of all
+//! elements between it and the nearer end. The codes state these sizes.
+//!
+//! A long element is *outside*: it takes none of the leaf's own bytes. Its string is in a list of
+//! the leaf, which has the strings of the outside elements in their order.
+//!
+//! The *weight* of a leaf decides when the leaf is split, or merged with a neighbour.
 
 use std::ops::Range;
 
