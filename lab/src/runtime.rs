@@ -8,7 +8,7 @@
 //! ```
 //!
 //! SlimIO has the drive to itself (`--volume emulated:…`); stock Redis has a file system on a loop
-//! device with the same timing. The clients run the [`Workload`] of the recordings.
+//! device with the same timing. The clients run the [`Workload`] that `slimio-lab trace` runs, too.
 
 mod chart;
 mod samples;
@@ -31,8 +31,9 @@ pub use chart::chart;
 pub use samples::{Meter, Sample, Sampler, Samples};
 pub use table::{middle_rounds, table};
 
-/// Handles of a drive with data placement: one for each lifetime that SlimIO knows. More handles
-/// would need more spare units, because each handle fills a unit of its own.
+/// Handles of a drive with data placement: one for each lifetime (kind of data that is deleted
+/// together) that SlimIO knows. More handles would need more spare reclaim units, because each
+/// handle fills a unit of its own.
 const HANDLES: u16 = 4;
 
 /// The server that uses the drive.

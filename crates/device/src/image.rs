@@ -169,8 +169,8 @@ impl ImageFile {
 
     /// Returns the space of blocks to the file system, but skips mapped blocks. The returned blocks
     /// then read as zeros: if no hole can be made, for whatever reason, zeros are written instead.
-    /// Some file systems have no holes, and XFS makes none when it is full. A quota may be used up,
-    /// or a filter may refuse the call.
+    /// There are several such reasons: some file systems have no holes, XFS makes none when it is
+    /// full, a quota may be used up, or a filter (seccomp) may refuse the call.
     ///
     /// # Errors
     /// The kernel's error, if neither a hole can be made nor zeros can be written. Some of the

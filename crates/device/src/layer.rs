@@ -1,5 +1,6 @@
-//! Puts a layer in front of another path, which is called the path below. A layer implements only
-//! the methods whose behaviour it changes. All other calls are passed on to the path below.
+//! Puts a layer in front of another path (a way to a device), which is called the path below. A
+//! layer implements only the methods whose behaviour it changes. All other calls are passed on to
+//! the path below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -20,8 +20,8 @@ pub enum Error {
         /// Dwords 0 and 1 of the command's completion.
         result: u64,
     },
-    /// The target closed the connection because of a PDU that the host sent. The target's request
-    /// has the reason.
+    /// The target closed the connection because of a PDU that the host sent. The target's
+    /// termination request says why.
     Terminated(TermReq),
     /// The target sent a PDU that the protocol does not allow.
     Pdu(PduError),

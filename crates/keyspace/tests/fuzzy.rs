@@ -1,4 +1,6 @@
-//! A fuzzy capture and the log since its beginning together give the data set.
+//! A fuzzy capture takes all entries while commands go on, and may leave out entries that were
+//! deleted or overwritten before they were taken. Together with the log since its beginning, it
+//! must give the data set.
 
 mod common;
 #[path = "common/contents.rs"]

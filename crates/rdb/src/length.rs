@@ -4,7 +4,7 @@
 //! 00nnnnnn                      6 bits
 //! 01nnnnnn nnnnnnnn             14 bits
 //! 10000000 + 4 bytes            32 bits
-//! 10000001 + 8 bytes            64 bits (since version 8)
+//! 10000001 + 8 bytes            64 bits (since version 8 of the RDB format)
 //! 11eeeeee                      not a length: a string in the special encoding e
 //! ```
 //!

@@ -10,8 +10,8 @@ use slimio_device::{Buffer, Extents, LBA_SIZE, WriteLease};
 use slimio_planted::is_planted;
 
 const ZEROS_LBAS: usize = 256;
-/// If more bytes than this would have to be filled, nothing is filled, because the program waits
-/// meanwhile.
+/// If more bytes than this would have to be filled, nothing is filled, because the program whose
+/// file it is waits meanwhile.
 const FILLED_MAX: u64 = 1 << 30;
 
 /// Writes zeros to the blocks of a file that are allocated but were never written, so that an

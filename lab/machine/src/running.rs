@@ -1,5 +1,6 @@
-//! Runs a session: a boot, and then simulated power cuts at points of its record. For each planted
-//! bug that the power cuts must catch, the boot and the power cuts are done once more.
+//! Runs a session: a boot, and then simulated power cuts at points of its record, which has the
+//! writes of a device. A planted bug was put into the code on purpose. For each planted bug that
+//! the power cuts must catch, the boot and the power cuts are done once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,8 @@
 //! Tests `slimio shortcut run` with stock Redis, which writes an append-only file.
+//!
+//! Such a log is written by the *short path*: the *keeper* process fills the file with zeros ahead
+//! of the log, so a record becomes durable by one direct write. When somebody else opens the file,
+//! the keeper first cuts these zeros off.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -130,7 +134,7 @@ fn a_rewritten_log_goes_the_short_way_too() {
         logs.push(redis.log());
         client.expect(&["SET", "after", &format!("{round}")]).unwrap();
         wait_for("short path for the log", || {
-            place.status().starts_with(&format!("{}: goes", redis.log().display()))
+            place.status().starts_with(&format!("{}: takes", redis.log().display()))
         });
         // A background thread of Redis closes the old log, so the old log's stage may exist for a
         // moment longer.

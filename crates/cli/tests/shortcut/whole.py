@@ -1,4 +1,8 @@
-"""Overwrites and changes a log in many ways, and checks what its syncs do: see whole.rs."""
+"""Overwrites and changes a log in many ways, and checks which syncs of the log flush the device.
+
+whole.rs runs this script with a preloaded library. The library makes overwrites of whole blocks
+durable at once, so that a sync has nothing to do after them. It passes all other changes on to the
+kernel, and then also the next sync. The keeper is the process that started this script."""
 
 import array
 import ctypes

@@ -116,8 +116,8 @@ pub(crate) struct IdentifyController {
     /// The longest transfer has 2^n pages of the controller. This is the exponent n; zero means
     /// that there is no limit.
     pub(crate) mdts: u8,
-    /// An atomic write has at most this many blocks plus one. If power fails, such a write is on
-    /// the device as a whole or not at all.
+    /// One less than the largest number of blocks of an atomic write. If power fails, such a write
+    /// is on the device as a whole or not at all.
     pub(crate) atomic_write_power_fail: u16,
     pub(crate) has_volatile_cache: bool,
     pub(crate) has_deallocate: bool,

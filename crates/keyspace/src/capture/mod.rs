@@ -85,8 +85,8 @@ pub enum CaptureKind {
 pub struct CaptureBudget {
     /// Limit of the keys and values that the step hands out, in bytes.
     pub size: usize,
-    /// Limit of the entries and buckets that the step looks at. Each of them takes about 100 ns,
-    /// most of it for fetching it from memory.
+    /// Limit of the entries and buckets that the step looks at. A look at one of them takes about
+    /// 100 ns, most of which is the time for fetching it from memory.
     pub entries: usize,
 }
 
@@ -140,14 +140,14 @@ pub(crate) struct Capture {
     open: Captured,
     /// Databases as they were before they were flushed.
     flushed: VecDeque<Flushed>,
-    /// The databases that were flushed since the point in time, each by its number at the point in
-    /// time.
+    /// The databases that were flushed since the capture began, each by the number that it had when
+    /// the capture began.
     flushed_dbs: Vec<DbIndex>,
-    /// The database of the walk, by its number at the point in time; `walk` is the position in that
-    /// database.
+    /// The database of the walk, by the number that it had when the capture began; `walk` is the
+    /// position in that database.
     walk_db: u16,
     walk: Position,
-    /// Whether databases were swapped since the point in time.
+    /// Whether databases were swapped since the capture began.
     is_swapped: bool,
     stats: CaptureStats,
 }
@@ -356,7 +356,7 @@ impl Displaced {
     /// Takes over all keys of a flushed database, either for the capture or as garbage.
     pub(crate) fn flush(&mut self, db: DbIndex, table: Table) {
         let Displaced { capture, garbage } = self;
-        // After its first flush, a database has only entries that are newer than the point in time.
+        // After its first flush, a database has only entries that are newer than the capture.
         let has_taken_all = db.0 < capture.walk_db
             || capture.flushed_dbs.contains(&db)
             || is_planted("flush-forgets");

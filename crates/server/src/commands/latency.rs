@@ -97,7 +97,7 @@ fn distribution(engine: &Engine, row: &Command<Entry>, out: &mut ReplyBuf) {
     let mut bound_ns = BUCKET_NS_MIN;
     while counted < latency.len() {
         let bound = latency.highest_equivalent(bound_ns);
-        // The last bucket also holds all calls that took longer.
+        // The last bucket also holds all calls that took longer than its bound.
         let is_last = bound_ns > latency.high();
         let count = if is_last { latency.len() } else { latency.count_between(0, bound) };
         if count > counted {

@@ -1,5 +1,6 @@
-//! The rate of a WAL-snapshot that nobody waits for. It is low while the log has much room, rises
-//! as the room shrinks, and is never so low that the snapshot would come too late.
+//! The rate at which a WAL-snapshot (the snapshot that the log goes on from) is written if nobody
+//! waits for it. The rate is low while the log has much room, rises as the room shrinks, and is
+//! never so low that the snapshot would come too late.
 
 use std::time::{Duration, Instant};
 

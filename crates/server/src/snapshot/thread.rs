@@ -1,7 +1,8 @@
 //! The snapshot thread as the command thread sees it.
 //!
-//! The queue of captured entries to the thread is bounded by its size in bytes. The command thread
-//! checks this size before it takes more entries, so that handing them over never blocks.
+//! The command thread queues captured entries for the snapshot thread. The size of this queue, in
+//! bytes, is bounded. The command thread checks the size before it takes more entries, so that
+//! handing them over never blocks.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ pub(super) struct Shared {
     pub(super) checked: AtomicU64,
     /// Largest number of bytes of keys and values to encode per second; 0 means no limit.
     pub(super) rate: AtomicU64,
-    /// Number of turns that the idle thread (see `turns`) ended because it hardly got a core.
+    /// Number of turns that the thread of the idle class (`SCHED_IDLE`; see `turns`) ended because
+    /// it hardly got a core.
     pub(super) starved_turns: AtomicU64,
     /// The command thread wants to be woken when fewer bytes wait to be encoded.
     pub(super) is_wake_wanted: AtomicBool,
@@ -189,8 +191,8 @@ impl SnapshotThread {
     }
 
     /// Asks the snapshot thread to wake the command thread as soon as the next batch is encoded and
-    /// dropped. If no batch is queued, only the command thread can release memory, and to do so it
-    /// must first take entries.
+    /// dropped. If no batch is queued, the snapshot thread has no memory to release, so it wakes
+    /// nobody. The command thread must then take entries and hand them over.
     pub(crate) fn wake_when_less(&self) {
         self.shared.is_memory_wanted.store(true, Ordering::SeqCst);
     }
@@ -215,7 +217,7 @@ impl SnapshotThread {
         self.shared.slot_lbas.each_ref().map(|lbas| lbas.load(Ordering::Relaxed))
     }
 
-    /// How many turns the idle thread has ended because it hardly got a core.
+    /// How many turns the thread of the idle class has ended because it hardly got a core.
     pub(crate) fn starved_turns(&self) -> u64 {
         self.shared.starved_turns.load(Ordering::Relaxed)
     }

@@ -1,13 +1,13 @@
-//! Measures write amplification in a true steady state.
+//! Measures write amplification (the WAF) in a true steady state.
 //!
 //! A drive that was just filled in sequence is far from steady: all pages of its units are valid,
-//! and the first victims are better than any later victims. A window is as many host writes as the
-//! drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
-//! influence of the past decays at this rate, so the windows become more and more alike. The state
-//! counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ by at
-//! most [`CLOSE`], and they neither rise from each window to the next, nor fall from each to the
-//! next. Then the WAF is measured over the next [`MEASURED`] windows, which have no part in that
-//! decision.
+//! and the first victims (the units that the collector empties and erases) are better than any
+//! later victims. A window is as many host writes as the drive has blocks. The probability that a
+//! block is not overwritten in one window is 1/e. The influence of the past decays at this rate, so
+//! the windows become more and more alike. The state counts as steady when two conditions hold: the
+//! WAFs of the last [`ALIKE`] windows differ by at most [`CLOSE`], and they neither rise from each
+//! window to the next, nor fall from each to the next. Then the WAF is measured over the next
+//! [`MEASURED`] windows, which have no part in that decision.
 
 use std::fmt;
 

@@ -1,4 +1,8 @@
 //! Tests which parts of an emulated drive in a file survive until the next start.
+//!
+//! The drive's blocks are in a data file. A state file beside it has two checkpoints and a journal.
+//! A checkpoint has a head with the drive's configuration, and a body with the drive's whole state.
+//! The journal has the requests since the latest checkpoint.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,10 @@
-//! The pool: which extents are free, and how many extents each area may take.
+//! The pool: which extents (equal parts of a device) are free, and how many extents each area may
+//! take.
 //!
-//! The pool is shared by all paths of a volume, and by the keeper, which writes the map. The pool's
-//! lock is held only for steps in memory. A path takes the lock only if some area's extents have
-//! changed, not for each operation.
+//! The pool is shared by all paths of a volume, and by the keeper. The keeper writes the
+//! superblock, whose map says which extent belongs to which area. The pool's lock is held only for
+//! steps in memory. A path takes the lock only if some area's extents have changed, not for each
+//! operation.
 
 mod check;
 
@@ -384,7 +386,7 @@ impl State {
     /// many pieces.
     fn pieces_of(&self, start: u64, end: u64) -> Option<std::ops::Range<usize>> {
         let last = end.div_ceil(self.extent_lbas);
-        // The superblock's map can't describe more pieces.
+        // The superblock's map can't describe more than `EXTENTS_MAX` pieces.
         (last <= EXTENTS_MAX as u64).then(|| (start / self.extent_lbas) as usize..last as usize)
     }
 
@@ -423,8 +425,8 @@ impl State {
 
     /// A free extent for a piece of an area. If possible, it is right after the extent of the
     /// previous piece, so that ranges stay long. If not, it is in the middle of the longest run of
-    /// free extents, because the area before this run may grow into it. If the run begins with the
-    /// device's first extent, that extent is returned.
+    /// free extents, because the area before this run may grow into the run. If the run begins with
+    /// the device's first extent, that extent is returned.
     fn choose(&self, index: usize, piece: usize) -> u32 {
         let before = piece.checked_sub(1).and_then(|before| self.areas[index].get(before));
         if let Some(Some(before)) = before

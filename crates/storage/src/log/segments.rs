@@ -1,4 +1,7 @@
-//! Where in the log's area the next batch goes.
+//! Where in the log's area the next batch (the records of one write) goes.
+//!
+//! The log is written segment by segment. The log's area is divided into slots, each of which has
+//! room for one segment.
 
 use std::collections::VecDeque;
 

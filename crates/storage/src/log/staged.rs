@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Copying the payload and computing its hashes takes time, and other records are appended
-//! meanwhile. The record gets its LSN only when it is complete. Until then, its batches lack the
-//! fields that depend on the LSN. The batches are in private memory, which dies with the process,
-//! until they are written.
+//! meanwhile. The record gets its LSN only when it is complete. Until then, its batches (each will
+//! be one write of the log) lack the fields that depend on the LSN. Until the batches are written,
+//! they are in private memory, which dies with the process.
 
 use slimio_device::Buffer;
 use slimio_planted::is_planted;

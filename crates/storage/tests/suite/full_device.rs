@@ -55,8 +55,8 @@ fn take(client: &mut Client, kind: SnapshotKind) -> bool {
     client.volume.log.snapshots().of_kind(kind).copied() != before
 }
 
-/// Gives back the space of the reserves, as the snapshot thread does when a slot has become a
-/// reserve.
+/// Gives back the space of the reserves (slots that hold no snapshot), as the snapshot thread does
+/// when a slot has become a reserve.
 fn give_back(client: &mut Client) {
     for slot in SlotName::ALL {
         if client.volume.log.snapshots().get(slot).is_none() {
@@ -219,8 +219,8 @@ fn a_snapshot_goes_to_the_reserve_that_has_the_most_extents() {
     client.settle();
 }
 
-/// Runs the keeper's jobs until the log no longer tells clients to wait. Returns whether a record
-/// then has room.
+/// Runs the jobs of the keeper, which makes room for the log, until the log no longer tells clients
+/// to wait. Returns whether a record then has room.
 fn gets_room(client: &mut Client) -> bool {
     for _ in 0..100 {
         match client.volume.log.room(100) {

@@ -1,4 +1,5 @@
-//! How one string of a leaf is stored.
+//! How one string of a leaf is stored. A string that is too long for the leaf itself is *outside*:
+//! in a list that belongs to the leaf.
 
 use slimio_resp::Arg;
 

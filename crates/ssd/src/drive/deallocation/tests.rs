@@ -1,4 +1,8 @@
 //! Tests deallocations together with kills, and with writes whose bytes arrive late.
+//!
+//! A deallocation first takes effect in the mapping. Later, the space of its blocks is given back
+//! to the file system. The journal in the drive's state file has the requests since the last
+//! checkpoint, which has the drive's whole state.
 
 use std::path::Path;
 
@@ -98,8 +102,8 @@ fn byte_at(drive: &EmulatedDrive, lba: u64) -> u8 {
     found[0]
 }
 
-/// After a checkpoint, the next process does not find the deallocation in the journal any more. It
-/// finds the block's bytes in the file instead.
+/// After a checkpoint, the next process does not find the deallocation in the journal any more. So
+/// before it maps a block, it looks for old bytes of the block in the file, and removes them.
 #[test]
 fn what_a_checkpoint_has_as_deallocated_has_no_bytes_in_the_next_process() {
     let folder = tempfile::tempdir().expect("a directory for the test");
