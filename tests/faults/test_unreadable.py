@@ -140,8 +140,8 @@ class Directory(Unreadable):
 
     @contextlib.contextmanager
     def nothing_cached(self):
-        """At its end, unmounts and mounts the file system. This drops the kernel's cache of the
-        file system."""
+        """When the `with` block ends, unmounts the file system and mounts it again. This drops the
+        kernel's cache of the file system."""
         yield
         unmount(self.mount)
         run("mount", self.device, self.mount)

@@ -1,5 +1,6 @@
-//! The extras of a device's bulk paths: polling and registered memory. A bulk path carries much
-//! data that nothing urgent waits for. If a path lacks an extra, this module notes the reason.
+//! The extras of a device's bulk paths: polling and registered memory. A path is a way to the
+//! device. A bulk path carries much data that nothing urgent waits for. If a path lacks an extra,
+//! this module notes the reason.
 
 use std::fmt;
 use std::io;
@@ -44,7 +45,8 @@ pub(crate) enum Refusal {
 }
 
 impl From<Errno> for Refusal {
-    /// The refusal if a ring can't register the volume's claim.
+    /// The refusal if a ring can't register the volume's claim, the lock that the kernel holds until
+    /// the ring's last operation is over.
     fn from(errno: Errno) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
     }

@@ -1,7 +1,8 @@
 //! One database with its keys.
 //!
-//! Every change of an entry goes through this module. Before the change, this module lets the
-//! capture take the entry as it is.
+//! Every change of an entry goes through this module. A capture takes every entry as it was when
+//! the capture began. So before the change, this module lets the capture take the entry as it is.
+//! The epoch of an entry is one bit, which says whether the capture still has to take the entry.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
@@ -19,8 +20,8 @@ use crate::value::{Value, ValueRef};
 #[derive(Debug, Default)]
 pub(crate) struct Db {
     table: Table,
-    /// The number of the database. During a capture, this is the number that the database had at
-    /// the capture's point in time.
+    /// The number of the database. During a capture, this is the number that the database had when
+    /// the capture began.
     number: DbIndex,
     /// The bucket where active expiry continues.
     pub(crate) expiry_walk: usize,
@@ -193,8 +194,8 @@ impl Db {
         self.table.change(spot, |slot| slot.set_expiry(expiry));
     }
 
-    /// Must be called before an entry is copied to another key, so that a fuzzy capture takes the
-    /// entry.
+    /// Must be called before an entry is copied to another key, so that even a fuzzy capture, which
+    /// leaves out some entries that are changed, takes the entry.
     pub(crate) fn before_copy(&mut self, spot: Spot, displaced: &mut Displaced) {
         displaced.capture.before_copy(self.number, &mut self.table, spot);
     }

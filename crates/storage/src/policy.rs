@@ -11,7 +11,8 @@ pub const FLUSH_AFTER: Duration = Duration::from_millis(400);
 /// durable is at least this old.
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Under [`Policy::No`], a batch that is not full is submitted at this age.
+/// Under [`Policy::No`], a batch (records that share one write) that is not full is submitted at
+/// this age.
 pub const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// The setting `appendfsync`, which says what an acknowledged write survives.

@@ -12,8 +12,8 @@ const DOUBLED_SIZE_MAX: usize = 4096;
 /// Smallest size in bytes of the memory of a stretch that holds something.
 const SIZE_MIN: usize = 32;
 
-/// A stretch with more memory than this, in bytes, frees a part of it when it is less than a
-/// quarter full.
+/// If a stretch has more memory than this, in bytes, and is less than a quarter full, it frees a
+/// part of the memory.
 const KEPT_SIZE_MAX: usize = 512;
 
 /// Bytes in one allocation, with room before and behind them.
