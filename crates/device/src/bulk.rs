@@ -45,8 +45,8 @@ pub(crate) enum Refusal {
 }
 
 impl From<Errno> for Refusal {
-    /// The refusal if a ring can't register the volume's claim, the lock that the kernel holds until
-    /// the ring's last operation is over.
+    /// The refusal if a ring can't register the volume's claim, the lock that the kernel holds
+    /// until the ring's last operation is over.
     fn from(errno: Errno) -> Self {
         Self::Ring(Refused { cause: Cause::Descriptors, errno: Some(errno) })
     }
