@@ -101,7 +101,7 @@ pub enum OpenError {
     /// are still in flight. Nothing was read. Try again when the device has finished these
     /// operations.
     StillInFlight {
-        /// Path of the claim.
+        /// Path of the claim, the file or device that those operations keep locked.
         path: PathBuf,
         /// How long this process waited for those operations, in seconds.
         waited_seconds: u64,

@@ -2,7 +2,8 @@
 //!
 //! Every change of an entry goes through this module. A capture takes every entry as it was when
 //! the capture began. So before the change, this module lets the capture take the entry as it is.
-//! The epoch of an entry is one bit, which says whether the capture still has to take the entry.
+//! The epoch of an entry is one bit. The capture still has to take the entries whose epoch is not
+//! the current one.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;

@@ -45,8 +45,8 @@ pub struct Profile {
 /// The append-only file of Redis. Before Redis 7, it is one file. Since then it is several files,
 /// of which only the incremental ones grow.
 const AOF: &[&str] = &["*.incr.aof", "*/appendonly.aof"];
-/// Segments of the WAL, whose names have 24 hexadecimal digits. `xlogtemp.*` and the files in
-/// `archive_status` have other names.
+/// Segments of PostgreSQL's WAL, whose names have 24 hexadecimal digits. `xlogtemp.*` and the files
+/// in `archive_status` have other names.
 const WAL: &[&str] = &["*/pg_wal/[0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
     [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]\
     [0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F]"];

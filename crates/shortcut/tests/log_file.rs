@@ -88,7 +88,7 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
-/// Appends of sizes around the size of a block, of half the stage, and of the stage.
+/// Appends of sizes around one byte, a block, half the stage, the stage, and four times the stage.
 #[test]
 fn no_size_is_special() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -2,7 +2,8 @@
 //!
 //! Such a log is written by the *short path*: the *keeper* process fills the file with zeros ahead
 //! of the log, so a record becomes durable by one direct write. When somebody else opens the file,
-//! the keeper first cuts these zeros off.
+//! the keeper first cuts these zeros off. The log's *stage* is memory for bytes that were appended,
+//! but are not in the file yet.
 
 use std::fs;
 use std::path::{Path, PathBuf};

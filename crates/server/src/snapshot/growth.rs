@@ -9,7 +9,7 @@ use slimio_planted::is_planted;
 /// Time between two samples of the log.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The rate is at least `snapshot-rate` divided by this number, because a snapshot that hardly
-/// advances keeps a slot occupied and delays the next snapshot.
+/// advances keeps its slot occupied and delays the next snapshot.
 const SHARE_MIN: u64 = 16;
 /// During a snapshot, the log may grow by this many times the data set's size. The growth is
 /// limited because a restart must read the snapshot and also the whole growth of the log.

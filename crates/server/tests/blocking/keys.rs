@@ -1,4 +1,5 @@
-//! Changes that make a key ready, and changes that do not.
+//! Changes that make a key ready (the key then holds what a client waits for), and changes that do
+//! not.
 
 use super::{NOTHING, Waiters, bulk, integer, popped, send_all};
 use crate::serving;

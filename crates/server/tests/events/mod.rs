@@ -1,5 +1,6 @@
 //! The events of changes: their names, their order, the client that asked for the change, and the
-//! LSN of the change's record.
+//! LSN of the change's record. The server tells each event to a listener, a function that it was
+//! given when it was launched.
 
 mod images;
 mod stock;

@@ -64,7 +64,7 @@ impl Segments {
         Some(Lba(lba))
     }
 
-    /// Adds a segment that the keeper has prepared.
+    /// Adds a segment that was prepared by the keeper, which makes room for the log.
     pub(crate) fn add(&mut self, segment: u64, wal_slot: u32) {
         let last = self.prepared.back().map(|(last, _)| *last);
         let last = last.or_else(|| self.used.back().map(|used| used.segment));

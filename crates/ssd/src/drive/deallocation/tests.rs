@@ -2,7 +2,8 @@
 //!
 //! A deallocation first takes effect in the mapping. Later, the space of its blocks is given back
 //! to the file system. The journal in the drive's state file has the requests since the last
-//! checkpoint, which has the drive's whole state.
+//! checkpoint, which has the drive's whole state. A path is a way to the drive, with a queue of its
+//! own.
 
 use std::path::Path;
 
