@@ -2,9 +2,9 @@
 //! take.
 //!
 //! The pool is shared by all paths of a volume (ways to the device, each with a queue of its own),
-//! and by the keeper. The keeper writes the superblock, whose map says which extent belongs to which
-//! area. The pool's lock is held only for steps in memory. A path takes the lock only if some area's
-//! extents have changed, not for each operation.
+//! and by the keeper. The keeper writes the superblock, whose map says which extent belongs to
+//! which area. The pool's lock is held only for steps in memory. A path takes the lock only if some
+//! area's extents have changed, not for each operation.
 
 mod check;
 
