@@ -1,5 +1,5 @@
-//! Requests that wait for room in the log. In some tests, a gate holds the log's writes back while
-//! it is shut, so that the room runs out.
+//! Requests that wait for room in the log. In some tests, a gate holds back the completions of the
+//! log's writes while it is shut, so that the room runs out.
 
 mod eviction;
 mod full;
