@@ -1,4 +1,5 @@
-//! The rows of the comparison. Each row says what the clients do, and when writes are made durable.
+//! The rows of the tables that compare SlimIO with a stock server. Each row says what the clients
+//! do, and when writes are made durable.
 
 use crate::server::Policy;
 use crate::slowest::Grows;
@@ -365,8 +366,8 @@ pub struct Scale {
     pub replay_payload_bytes: u64,
     /// Payload of the data set of rows with a snapshot, in bytes.
     pub snapshot_payload_bytes: u64,
-    /// Number of keys, or of fields of one hash, in the rows about the slowest command. Number of
-    /// elements of the list in the row about the middle of a list.
+    /// Number of keys, or of fields of one hash, in the rows about the slowest command. Also the
+    /// number of elements of the list in the row about the middle of a list.
     pub slowest_count: u64,
 }
 

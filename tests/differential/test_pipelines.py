@@ -47,7 +47,7 @@ ODD = [
     b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
 ]
 
-WAITS_FOR_EVER = "stock closes a connection when it has sent the last reply, so it never does if the client wants no replies"
+WAITS_FOR_EVER = "stock closes a connection after the last reply was sent, so it stays open if the client wants no replies"
 ENDS_AT_ZERO = "for stock, a line's text ends at a zero byte, so stock waits for the end of this line"
 HALF_A_REPLY = "stock announces the number of a transaction's replies, but does not send the one to CLIENT REPLY"
 # Each row has the bytes to send, the difference and its reason, our reply, and stock's reply.
@@ -245,8 +245,8 @@ def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_
             while piece := client.socket.recv(1 << 16):
                 replies += piece
         except ConnectionResetError:
-            # The connection was reset, because the server never read the requests after the last
-            # one.
+            # The server closed the connection without reading the requests behind the last one
+            # that it answered. This resets the connection.
             pass
         except TimeoutError:
             end = "open"

@@ -190,7 +190,8 @@ class OnFullFileSystem:
         self.assertEqual(server.info()["log_buffers"], "mapped")
 
     def test_no_room_for_buffers(self):
-        """The server reads the buffers of the copy, and uses private memory for the log instead."""
+        """There is no room to fill the holes in the copy's file of buffers. The server still reads
+        this file, and then uses private memory for the log's buffers."""
         shutil.copytree(self.origin.volume, self.copy)
         subprocess.run(["fallocate", "--dig-holes", os.path.join(self.copy, "buffers")], check=True)
         self.fs.write_back()

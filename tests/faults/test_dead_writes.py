@@ -89,7 +89,8 @@ class DeadWrites(TestCase):
         with server.client() as client:
             self.store(client, "before", 20)
             self.assertEqual(client("WAITAOF", 1, 0, 10_000)[0], 1)
-            # The device must be quiet first, because the server zeroes segments by system calls.
+            # The device must be quiet first. The server zeroes segments of the log by system calls,
+            # and such a call, if held, would keep the process from ending.
             self.held.wait_until_quiet()
             self.held.hold()
             # These writes are acknowledged, so they must outlive the process.
@@ -137,8 +138,8 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """These tests need no root, because each test itself holds the claim that the kernel would hold
-    for a killed server."""
+    """A claim is a lock on a file of the volume. The kernel holds it until a killed server's last
+    write has ended. These tests need no root, because each test itself holds the claim."""
 
     seconds = 20
 
@@ -163,7 +164,7 @@ class Claims(TestCase):
         until(lambda: WAITING in self.server.said(), 20, "the message about old operations")
         self.assertFalse(self.server.is_serving())
         self.assertIn(os.path.join(self.server.volume, "claim"), self.server.said())
-        # The waiting server has the lock.
+        # The waiting server already has the lock that keeps other processes off the volume.
         said = refusal(volume=self.server.volume)
         self.assertIn(f"in use by process {self.server.process.pid}", said)
         claim.close()

@@ -40,8 +40,9 @@ class Killed(TestCase):
 
     def each_call(self, is_killed_at, check):
         """Kills a process at the first call that `Killer` counts, a new process at the second call,
-        and so on, each time on an empty volume. With a `step` above 1, this leaves out calls.
-        Returns the number of calls, which is too high by less than `step`."""
+        and so on, each time on an empty volume. With a `step` above 1, only every `step`-th call is
+        tried. Returns the number of calls. After steps above 1, this number may be too high, by
+        less than `step`."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):
@@ -130,8 +131,8 @@ class FirstStart(Killed):
 @slimio_only
 @unittest.skipIf(compiler() is None, "there is no C compiler for the program that kills servers")
 class Tools(Killed):
-    """Tools make a volume by the same calls as a server, but the volume is larger. So a short run
-    of the tests kills at every fifth call only."""
+    """Tools make a volume by the same calls as a server, but the volume is larger, so that each
+    round takes longer. A short run of the tests therefore kills at every fifth call only."""
 
     seconds = 100
 

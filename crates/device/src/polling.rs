@@ -1,4 +1,5 @@
-//! The events that a path may poll for. Polling replaces system calls or interrupts.
+//! The events that a path may poll for. (A path is one way to a device, with its own queue.)
+//! Polling replaces system calls or interrupts.
 
 use std::fmt;
 use std::fs;
@@ -9,9 +10,9 @@ use std::time::Duration;
 /// save processor time if operations are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// If set, a kernel thread polls for kicked operations, so that a kick needs no system call.
-    /// The thread goes to sleep once it has been idle for this long (in whole milliseconds, at
-    /// least one).
+    /// If set, a kernel thread polls for operations that [`Device::kick`](crate::Device::kick)
+    /// hands over, so that this needs no system call. The thread goes to sleep once it has been
+    /// idle for this long (in whole milliseconds, at least one).
     pub submissions_idle: Option<Duration>,
     /// Whether a thread that waits for a completion polls the device, so that no interrupt is
     /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. Polling is possible

@@ -65,8 +65,8 @@ impl RawConnection {
     /// Receives a PDU.
     ///
     /// # Errors
-    /// [`Closed`](Error::Closed) if the target closed the connection. Also if the bytes are not a
-    /// PDU, or if no PDU comes within the time limit.
+    /// [`Closed`](Error::Closed) if the target closed the connection. Another error if the bytes
+    /// are not a PDU, or if no PDU comes within the time limit.
     pub fn receive(&mut self) -> Result<(Head, Vec<u8>), Error> {
         let mut pdu = vec![0; COMMON_SIZE];
         self.read(&mut pdu)?;

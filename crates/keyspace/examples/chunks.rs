@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p slimio-keyspace --example chunks [COUNT SIZE]` measures COUNT keys of 16
 //! bytes with values of SIZE bytes. The second half of each value is compressible. By default there
-//! are runs with several sizes, and a run with one hash of 5 million fields. Joining takes time
-//! only for values that come in parts. In the server, other threads decode and join, and the
-//! command thread only loads.
+//! are runs with several sizes, and a run with one hash of 5 million fields. After decoding, a
+//! value that comes in several parts is joined. For other values, joining takes no time. In the
+//! server, other threads decode and join, and the command thread only loads.
 
 #![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 

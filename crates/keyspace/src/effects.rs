@@ -1,4 +1,5 @@
 //! Notes what commands have changed, for the log and for clients that depend on the changed keys.
+//! Events are noted as well: they name what happened to a key, for keyspace notifications.
 //!
 //! The log stores effects, not requests. Effects contain absolute times, and include the deletions
 //! of expired keys. Most effects are the same as the request. Such an effect only refers to the
@@ -165,7 +166,7 @@ impl Effects {
         Self::default()
     }
 
-    /// Clears everything, the limit included. Keeps the allocated memory for reuse.
+    /// Clears everything, the limits included. Keeps the allocated memory for reuse.
     pub fn clear(&mut self) {
         (self.room, self.lacked_room, self.value_room) = (u64::MAX, false, u64::MAX);
         self.commands.clear();
@@ -191,11 +192,11 @@ impl Effects {
         self.reads.note(read);
     }
 
-    /// Limits the deletions that no client has asked for to `room` bytes of a record's payload.
-    /// These are the deletions of evicted keys, and of expired keys that a command or active expiry
-    /// finds. If there is no room for the deletion of a key, the key stays. If such a key has
-    /// expired, it still counts as absent. The limit is only for commands that do not write,
-    /// because a write could not handle an expired key that stays.
+    /// From now on, deletions that no client has asked for may take `room` bytes of a record's
+    /// payload. These are the deletions of evicted keys, and of expired keys that a command or
+    /// active expiry finds. If there is no room for the deletion of a key, the key stays. If such a
+    /// key has expired, it still counts as absent. The limit is only for commands that do not
+    /// write, because a write could not handle an expired key that stays.
     pub fn limit(&mut self, room: u64) {
         self.room = room;
     }
@@ -307,7 +308,8 @@ impl Effects {
         self.commands.push(Effect { db, args: None });
     }
 
-    /// Logs another command as the effect, instead of the request or before it.
+    /// Logs another command as an effect. It stands in place of the request, or precedes it if the
+    /// request is logged as well.
     pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
         let start = self.args.len();
         for &part in parts {

@@ -1,8 +1,9 @@
 //! Notes on the disk about the logs that are taken.
 //!
-//! After a power cut, a log has zeros at its end, and its stage is gone. The log's note says which
-//! file to repair. The note is made durable before the file is taken. The process that keeps the
-//! log has the note locked (flock(2)).
+//! A log is taken while it is written by the short path. A process called the keeper then fills the
+//! file with zeros ahead of the records. After a power cut, the log still has zeros at its end. The
+//! log's note says which file to repair. The note is made durable before the file is taken. The
+//! keeper of the log has the note locked (flock(2)).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -110,8 +111,8 @@ impl Notes {
                     log.display()
                 )),
                 Ok(Repaired::Whole) => {}
-                // The log was removed, or its note was not durable yet. Without a durable note, the
-                // log was not taken.
+                // The log was removed, or the path in its note was not durable yet. A log is taken
+                // only after its note is durable, so there is nothing to repair.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     say(&format!("{}: not repaired after a power cut: {error}", log.display()));
@@ -167,7 +168,7 @@ mod tests {
         repaired();
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
         assert!(said.borrow()[1].contains("zeros at its end may be data"), "{said:?}");
-        // A note is ignored if its file no longer exists, or if the note itself was cut off.
+        // If the log no longer exists, or if the note itself was cut off, the note is only removed.
         fs::write(&left, b"").unwrap();
         repaired();
     }

@@ -87,8 +87,8 @@ impl Statistics {
 }
 
 impl Subsystem {
-    /// The counts at this moment. The drive is locked while its reclaim units are counted, so this
-    /// takes longer the more units there are.
+    /// The counts at this moment. The drive is locked while all its reclaim units are counted, so
+    /// the more units it has, the longer it is locked.
     pub fn statistics(&self) -> Statistics {
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         let mut all = self.watch.with_ftl(|ftl| {

@@ -1,5 +1,5 @@
-//! The measurements of the comparison, and their tables. All ratios are of measurements of the same
-//! round.
+//! The measurements of a comparison of servers, and of ways to write durably, and their tables.
+//! Each ratio is that of two measurements of the same round.
 
 use std::fmt::Write as _;
 use std::fs;

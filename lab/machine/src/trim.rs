@@ -79,7 +79,8 @@ pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     fs::write(&path, table).map_err(|error| said(&path, &error))
 }
 
-/// The state of a drive at the end of a window.
+/// The state of a drive when a window ends. (The first row of a drive is its state before the first
+/// window.)
 #[derive(Clone, Copy, Debug)]
 struct Row {
     written_sectors: f64,

@@ -65,6 +65,6 @@ fn measured(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     let host = if extent.spin.is_zero() { "sleeps while it waits" } else { "polls" };
     Ok(format!(
         "# The emulated SSD over NVMe/TCP\n\nMeasured on loopback with SlimIO's own initiator, which \
-         {host}. The caller of the drive in process polls.\n\n{tables}"
+         {host}. For the drive in this process, the caller polls.\n\n{tables}"
     ))
 }

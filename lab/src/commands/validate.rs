@@ -94,7 +94,7 @@ impl Validate {
              Made by `cargo x waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
              uniform writes of single pages to {units} units of {unit_pages} pages, with D trims per write. The \
              part S of these units, the spare factor, is not exported. Each drive is first filled in \
-             sequence. Then a window is as many writes as the drive has blocks. The state counts as steady \
+             sequence. A window is as many writes as the drive has blocks. The state counts as steady \
              when the WAFs of three windows in a row differ by at most 0.4 % and show no trend. This took \
              {} windows at most. The WAF is measured over the next six windows. `live`: the mean part \
              of the logical blocks that holds data. `model`: the formula for an infinitely large \

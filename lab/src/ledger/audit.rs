@@ -1,5 +1,5 @@
-//! Reads the data after a restart, and finds out which state of a client's account the data
-//! matches.
+//! Reads the data after a restart. A client has noted its units (a unit is a command or a
+//! transaction). This module finds out up to which unit the data contains what the client wrote.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,5 @@
-//! Damage done on purpose between death and restart. A ledger that does not notice such damage is
+//! Damage done on purpose between a server's death and its restart. The ledger compares the data
+//! after the restart with what clients wrote down. If it did not notice such damage, it would be
 //! worth nothing.
 
 use std::fs::{self, OpenOptions};
@@ -18,7 +19,7 @@ pub enum Sabotage {
         /// Number of bytes that are lost.
         bytes: u64,
     },
-    /// The data is replaced by a copy from before the life.
+    /// The data is replaced by a copy that was made before the server's last start.
     StaleData,
 }
 

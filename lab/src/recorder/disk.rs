@@ -103,8 +103,8 @@ impl Drop for LoopDisk {
             eprintln!("cannot detach {}: {error}", self.device.display());
         }
         if let Some(thread) = self.thread.take() {
-            // The unmount is lazy, so a process that still has the device open keeps the device,
-            // and keeps the recorder running.
+            // The thread is not joined: the unmount is lazy, so a process that still has the device
+            // open would keep the thread running.
             if unmount(&self.mount_point, UnmountFlags::DETACH).is_ok() {
                 drop(thread);
             }

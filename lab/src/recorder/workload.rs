@@ -6,9 +6,10 @@
 //! ```
 //!
 //! All sizes are shares of the drive's size. The paper's drive has 180 GiB, and its data set has
-//! 5.3 million keys with values of 4 KiB. Five times, 50 clients send 28 million SETs while an
-//! on-demand snapshot is taken. A WAL-snapshot is taken whenever the log has 50 to 55 GB. So an
-//! on-demand snapshot outlives two generations of the log.
+//! 5.3 million keys with values of 4 KiB. Five times, an on-demand snapshot (`BGSAVE`) is taken,
+//! and 50 clients send 28 million SETs, which add about 115 GB to the log. A WAL-snapshot
+//! (`BGREWRITEAOF`) is taken whenever the log has 50 to 55 GB. An on-demand snapshot is kept until
+//! the next one, so it outlives two generations of the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -282,8 +283,8 @@ struct ServerState {
 
 impl ServerState {
     /// # Errors
-    /// When the report can't be read. Also when a snapshot failed, because the log would then grow
-    /// until the drive is full.
+    /// When the report can't be read, or says that a snapshot failed. After such a failure, the log
+    /// would grow until the drive is full.
     fn of(client: &mut Client) -> Result<Self> {
         let said = Persistence::of(client)?;
         said.check(Kind::Save)?;

@@ -1,5 +1,7 @@
-//! Checks that the list and the code have the same planted bugs, because a bug that is not in the
-//! list would never be tested. Also checks that the tests that the list names exist.
+//! Planted bugs are bugs that were put into the code on purpose, to see that a test fails. A list
+//! names each bug and its test. This module checks that the list and the code have the same bugs,
+//! because a bug that is not in the list would never be tested. It also checks that the tests that
+//! the list names exist.
 
 use std::collections::BTreeSet;
 

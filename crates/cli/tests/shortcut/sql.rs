@@ -48,8 +48,9 @@ pub(crate) fn insert_until_killed(client: impl Fn() -> Command) -> Vec<JoinHandl
     inserting.collect()
 }
 
-/// Waits until the table has at least [`ROWS`] rows. Then checks that writes took the short path,
-/// and returns the output of `slimio shortcut status`.
+/// Waits until the table has at least [`ROWS`] rows. Then checks that the server's log was written
+/// by the short path (one direct write that is durable when it returns), and returns the output of
+/// `slimio shortcut status`.
 pub(crate) fn wait_for_rows(place: &Place, client: impl Fn() -> Command) -> String {
     super::wait_for("rows", || {
         std::thread::sleep(Duration::from_millis(100));

@@ -78,8 +78,8 @@ impl Dump {
     fn finish(self: Box<Self>, context: &mut Context<'_>) -> Outcome {
         let blob = self.out.finish();
         context.reply.bulk_blob(&blob, 0..blob.size());
-        // The value goes to the garbage, because this may be the last reference to the value: the
-        // key may have been deleted meanwhile.
+        // The key may have been deleted meanwhile, so this may be the last reference to the value.
+        // Freeing a large value takes long. So the value goes to the garbage, which is freed later.
         context.keyspace.displaced.garbage.add_value(worth_deferring(self.value));
         Outcome::Reply
     }

@@ -216,7 +216,8 @@ impl HashEdit<'_, '_> {
     }
 }
 
-/// Checks a listpack that may be malformed. Returns whether it is within the limits.
+/// Checks a listpack that may be malformed. Returns whether its size and its count of fields are
+/// within the limits.
 pub(crate) fn check_listpack(bytes: &[u8], limits: HashLimits) -> Result<bool, Malformed> {
     let mut elements = Listpack::open(bytes)?;
     let fields = elements.len_hint().map_or(usize::MAX, |len| len / 2);

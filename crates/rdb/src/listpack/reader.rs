@@ -9,7 +9,7 @@ use crate::cursor::{self, CUT, Elements};
 use crate::element::Element;
 use crate::error::Malformed;
 
-/// Reads a listpack from front to end. After an error it yields nothing more.
+/// Reads a listpack from front to end. After an error, this iterator yields nothing more.
 #[derive(Clone, Debug)]
 pub struct Listpack<'a> {
     bytes: &'a [u8],
@@ -52,8 +52,9 @@ impl Elements for ListpackElements {
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
-        // A reader that goes backwards reads bytes of the size while their high bit is set. So the
-        // high bit must be clear in the first byte of the size, and set in its other bytes.
+        // Behind each element, its size is stored again. A reader that goes backwards reads bytes
+        // of this size while their high bit is set. So the high bit must be clear in the first byte
+        // of the size, and set in its other bytes.
         let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
         let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
             || is_planted("listpack-tail-unclosed");

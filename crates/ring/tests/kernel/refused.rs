@@ -170,8 +170,8 @@ fn what_the_kernel_has_not_taken_ends_and_what_it_has_goes_on() {
 }
 
 /// The kernel's polling thread sleeps, and the filter refuses the call that would wake the thread.
-/// But if something else wakes the thread later, it takes the queued operations. So the ring must
-/// not end these operations.
+/// But if something else wakes the thread later, the thread takes the queued operations. So the
+/// ring must not end these operations.
 #[test]
 fn what_a_thread_of_the_kernels_may_take_does_not_end() {
     let polling = Polling { submissions_idle_ms: Some(1), completions: false };

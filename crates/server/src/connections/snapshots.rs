@@ -1,4 +1,5 @@
-//! Serves the clients that wait for snapshots, and the clients that have pinned a snapshot.
+//! Serves the clients that wait for snapshots, and the clients that have pinned a snapshot, so that
+//! it stays on the volume while they read it.
 
 use slimio_planted::is_planted;
 use slimio_storage::SlotSummary;

@@ -18,7 +18,7 @@ use crate::commands::Entry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
     /// The write has no special purpose. It is admitted only if the log has room for the write's
-    /// record, and in addition for writes that free memory.
+    /// record without the room that is kept for writes that free memory.
     Any,
     /// The write frees memory.
     Frees,

@@ -1,4 +1,5 @@
-//! Sockets over io_uring: one system call per turn submits all sends and brings all completions.
+//! Sockets over io_uring: in each turn of the event loop, one system call submits all sends and
+//! brings all completions.
 //!
 //! Multishot operations, which the kernel repeats by itself, accept connections and receive bytes.
 //! Received bytes are parsed where the kernel put them, in a buffer that goes back to the kernel

@@ -158,8 +158,8 @@ pub(crate) struct Snapshots {
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
     /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// Whether the scheduled or running `BGSAVE` keeps the effect of `FLUSHALL` or `FLUSHDB`, and
-    /// no client has asked for it.
+    /// Whether the scheduled or running `BGSAVE` only keeps the effect of a `FLUSHALL` or
+    /// `FLUSHDB`, without a client that has asked for a `BGSAVE`.
     pub(crate) is_of_flush: bool,
     /// Clients that have pinned a slot, each with its slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,

@@ -1,5 +1,6 @@
 //! The snapshot thread's work: it encodes captured entries and writes them to a slot. Between
-//! snapshots, it checks slots and shortens reserves.
+//! snapshots, it checks slots, and gives back space of slots that wait for the next snapshots (the
+//! reserves).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -118,9 +119,10 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a limited rate. The end of a snapshot has no limit,
-    /// because writing the end waits for the device several times. A starving thread takes long for
-    /// these waits, and no turn can end in between.
+    /// Whether a snapshot is being written at a limited rate, so that a thread of the idle class
+    /// may do the work. Writing the end of a snapshot has no limit, and is not for such a thread:
+    /// it waits for the device several times, and a thread that hardly gets a core takes long after
+    /// each wait. Meanwhile, the work can't be passed to another thread.
     pub(super) fn is_paced(&self) -> bool {
         let is_finish_due = self.is_finish_due && !is_planted("end-starves");
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0

@@ -31,7 +31,7 @@ const DURABLE: &[u8] = b"*2\r\n:1\r\n";
 
 const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true };
 
-/// Whether executed units are logged.
+/// Whether executed units are logged. (A unit is a command or a transaction.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
     On,
@@ -183,7 +183,8 @@ impl World {
         self.clock.load(Ordering::SeqCst)
     }
 
-    /// Lets time pass for both servers. No command whose result depends on the time may be running.
+    /// Lets time pass for the server and for the oracle. No command whose result depends on the
+    /// time may be running.
     fn pass(&mut self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         self.oracle.clock.store(self.now_ms(), Ordering::SeqCst);

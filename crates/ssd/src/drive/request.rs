@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All integers are little-endian. The checksum is XXH3 with the drive's id as its seed, and covers
-//! the rest of the entry. The requests alone determine the mapping. So applying the requests since
-//! a checkpoint restores the drive's state exactly, including counters and events.
+//! the rest of the entry. The drive's state, including counters and events, depends on nothing but
+//! the requests. So applying the requests since a checkpoint restores this state exactly.
 
 use slimio_planted::is_planted;
 use twox_hash::XxHash3_64;
@@ -61,7 +61,8 @@ impl Request {
         }
     }
 
-    /// Number of pages that the request changes in the mapping.
+    /// Number of pages that the request changes in the mapping. A request that changes none counts
+    /// as one page.
     pub(super) fn pages(self) -> u64 {
         match self {
             Self::Write { count, .. } | Self::Deallocate { count, .. } => count.into(),

@@ -64,7 +64,7 @@ fn a_damaged_entry_is_told_and_what_is_behind_it_has_its_data() {
     let mut first = drive(&small(file.clone()));
     write_all(&mut first, &mut model, 0..100);
     // In the last round, the last entry is damaged. No entry follows it, but the drive must not
-    // take its place for an empty one.
+    // mistake it for a place without an entry.
     for entry in [0, 50, 99] {
         let killed = as_killed(&file);
         change(&killed, |bytes| bytes[journal(bytes) + entry * ENTRY_SIZE + 25] ^= 4);

@@ -2,8 +2,9 @@
 //! log goes on from it.
 //!
 //! The invariant: a snapshot is adopted only when every record that it needs is durable. A snapshot
-//! needs the records up to its LSN. A fuzzy snapshot needs all records that were appended before it
-//! was finished. So no power loss can undo anything that an adopted snapshot holds.
+//! needs the records up to its LSN. A fuzzy snapshot lacks some changes that were made while it was
+//! taken. For these it also needs all records that were appended before it was finished. So no
+//! power loss can undo anything that an adopted snapshot holds.
 
 use slimio_planted::is_planted;
 

@@ -25,6 +25,7 @@ pub(crate) struct Examined {
     /// Where and with which LSN the log goes on.
     pub(crate) cut: (Place, Lsn),
     pub(crate) rescued: Vec<Rescued>,
+    /// The log's mapped buffers, as the last process left them.
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) report: Report,
 }
@@ -110,7 +111,8 @@ pub(crate) fn examine(
             root::newest_header(slots, &superblock)
         });
     if let Some(end) = superblock.snapshots.log_end() {
-        // Records that were appended after the log's end say nothing about the log before this end.
+        // Under `appendonly no`, the log ends at `end`. Records that were appended after this end
+        // say nothing about the log before it.
         claims.durable = claims.durable.min(end);
     }
     report.batches = chain.batches;

@@ -104,8 +104,8 @@ fn without_mapping_a_write_is_kept_when_it_is_written() {
     assert!(client.volume.log.durable() < lsn);
 }
 
-/// Recovery must append rescued records in the same batches as before. In other batches, the
-/// records could need more blocks.
+/// Rescued records are those that were only in the buffers. Recovery must append them in the same
+/// batches as before. In other batches, the records could need more blocks.
 #[test]
 fn what_is_rescued_needs_no_more_room_than_it_had() {
     let layout = FormatOptions { segment_lbas: 12, ..SMALL };

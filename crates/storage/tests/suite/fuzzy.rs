@@ -1,4 +1,5 @@
-//! Fuzzy snapshots: which part of the log they need, and what happens if that part is missing.
+//! Fuzzy snapshots: which part of the log they need, and what happens if that part is missing. (A
+//! fuzzy snapshot lacks entries that were overwritten while it was taken. The log has them.)
 
 use crate::common::{Client, Kind, SMALL, SimMedia, WAL, formatted, options, reopen, small_script};
 use slimio_device::LBA_SIZE;

@@ -1,4 +1,5 @@
-//! Tests of connections without a thread of their own. The tests make each turn themselves.
+//! Tests of connections that have no thread of their own. The tests themselves call
+//! [`Connection::turn`], which does what a connection has to do now.
 
 use std::net::TcpListener;
 
@@ -162,8 +163,8 @@ fn is_cancelled_in_time() -> bool {
     true
 }
 
-/// Once a queue has ended, a later reset does not find it any more. So the end of the queue must
-/// cancel its deallocations.
+/// Once a queue has ended, a later reset does not find the queue any more, and can't cancel its
+/// deallocations. So they must be cancelled when the queue ends.
 #[test]
 fn the_end_of_a_queue_cancels_its_deallocations() {
     let subsystem = subsystem_of("64M,timing=none,deallocate=20");
@@ -281,7 +282,8 @@ fn a_host_has_its_time_although_the_disk_had_none() {
         assert!(io.connection.look().expect("the host takes the output"));
         assert!(!io.connection.session.is_over(), "the host had sent {part}");
     }
-    // The kernel may return the rest in several parts.
+    // The rest of the PDU has arrived, and the kernel may return it in several parts. After the
+    // last part, the host sends nothing more.
     for _ in 0..100 {
         io.connection.clock.ahead += silence;
         assert!(io.connection.look().expect("the host takes the output"));

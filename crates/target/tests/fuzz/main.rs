@@ -1,6 +1,6 @@
-//! Sessions of the target with random hosts. A witness reads the same bytes as the session. The
-//! session's operations on the drive and its replies must be as the witness expects. `cargo x fuzz`
-//! runs this test for longer.
+//! Sessions of the NVMe/TCP target with random hosts. A witness, which has decoders of its own,
+//! reads the same bytes as the session. The session's replies and its operations on the drive must
+//! be as the witness expects. `cargo x fuzz` runs this test for longer.
 
 mod host;
 mod witness;

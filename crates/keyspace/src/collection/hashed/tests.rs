@@ -119,8 +119,8 @@ fn a_tree_is_a_map_and_its_clones_never_change() {
     }
 }
 
-/// Elements with equal hashes always stay in one leaf, so a leaf that holds only equal hashes has
-/// no limit.
+/// Elements with equal hashes always stay in one leaf, so a leaf that holds only equal hashes may
+/// have any number of elements.
 #[test]
 fn equal_hashes_overflow_a_leaf() {
     for (count, seed) in [(1, 1), (2, 2), (40, 3)] {
@@ -210,7 +210,7 @@ fn values_are_sent_to_other_threads() {
     assert_send_and_sync::<crate::kinds::Builder>();
 }
 
-/// The prefetched bytes nearly always contain the element.
+/// A search prefetches the bytes in which the element probably is. They nearly always contain it.
 #[test]
 fn an_element_is_where_a_search_ends() {
     let hasher = KeyHasher::new(3);
