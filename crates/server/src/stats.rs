@@ -76,8 +76,8 @@ pub(crate) struct Stats {
     pub(crate) undelivered: u64,
     /// Largest CPU time that a command took without a break while `command-cpu-tracking` was on.
     pub(crate) command_cpu_max: Duration,
-    /// Largest CPU time of one turn while `command-cpu-tracking` was on. A turn serves only
-    /// requests that arrived before the turn.
+    /// Largest CPU time of one turn of the event loop while `command-cpu-tracking` was on. A turn
+    /// serves only requests that arrived before the turn.
     pub(crate) turn_cpu_max: Duration,
     /// Number of flushes of the log under `everysec` that came so late that replies had to wait.
     pub(crate) delayed_flushes: u64,

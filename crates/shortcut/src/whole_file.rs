@@ -2,8 +2,9 @@
 //!
 //! The program's own descriptor stays as it is. In addition there is a *direct* descriptor. A write
 //! through it is durable when the write returns (`O_DIRECT`, `O_DSYNC`). Writes that are aligned
-//! and lie in blocks that were written before go to the direct descriptor. All other writes go to
-//! the program's descriptor, and leave a [`Debt`].
+//! and lie in blocks that were written before go to the direct descriptor (the *short path*). All
+//! other writes go to the program's descriptor, and leave a [`Debt`]: the next sync of the file
+//! must call the kernel.
 //!
 //! If a block counts as written although it is not, a write to it only takes longer: the kernel
 //! makes a direct write durable even if it needs new blocks. A direct write also makes the kernel

@@ -1,4 +1,4 @@
-//! When a client's requests run.
+//! Decides when a client's requests run. A turn is one round of the event loop.
 
 use std::time::Instant;
 
@@ -135,9 +135,9 @@ impl Connections {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
                     // `client` is taken out of `self.clients`, so it cannot be served here, even if
-                    // it has just begun to wait for keys. This loses nothing: if one of these keys
-                    // could become ready here, the request would have been held up instead of
-                    // waiting for keys.
+                    // it has just begun to wait for keys. This loses nothing: if a key is ready for
+                    // other clients, or serving them could make it ready, a request for this key
+                    // has not run, and so has not begun to wait for the key.
                     self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,

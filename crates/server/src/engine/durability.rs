@@ -136,8 +136,9 @@ impl Engine {
         self.tell(&Ran { of_long, args, items, now_ms, client, is_counted }, place);
     }
 
-    /// Called for a change while no log takes records. If a flush empties the data set while `save`
-    /// is set, schedules a snapshot, because the next start would otherwise undo the flush.
+    /// Called for a change while no log takes records. If `FLUSHALL` or `FLUSHDB` empties the data
+    /// set while `save` is set, schedules a snapshot. Otherwise, the next start would bring the old
+    /// data back.
     pub(super) fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.data.dbs().all(|db| self.data.keyspace.dbsize(db) == 0);
@@ -191,8 +192,9 @@ impl Engine {
         self.data.watches.is_stale(client) && is_known()
     }
 
-    /// Notes that a reply depends on the log up to `needs`. If the log is latched and `needs` is
-    /// not durable, the reply could never leave, so an error replaces the reply.
+    /// Notes that a reply depends on the log up to `needs`. If the log is latched (it has failed,
+    /// and nothing is written any more) and `needs` is not durable, the reply could never leave, so
+    /// an error replaces the reply.
     pub(crate) fn hold(&mut self, client: &mut Client, needs: Lsn, before: usize) {
         if self.gate.withhold(client, needs, before) {
             return;

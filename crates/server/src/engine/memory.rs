@@ -88,10 +88,11 @@ impl Engine {
     }
 
     /// Evicts keys while more memory is in use than the limit allows, for a bounded time. Returns
-    /// whether commands that need memory may run. If no evictable key is left, they may not run. If
-    /// eviction has only run out of time or of room in the log, they may run. While clients are
-    /// paused, nothing is evicted, and all commands may run. All clients together take `clients`
-    /// bytes.
+    /// whether commands that need memory may run. They may not run if no evictable key is left, if
+    /// the policy is `noeviction`, or if the log has failed. They may run if eviction has only run
+    /// out of time or of room in the log. Nothing is evicted, and all commands may run, while data
+    /// is being loaded, while clients are paused, and while a long request holds its keys. All
+    /// clients together take `clients` bytes.
     pub(crate) fn make_room(&mut self, clients: u64) -> bool {
         let limit = self.settings.memory_max;
         let is_held = self.data.is_long_holding() && !is_planted("evicted-within-long");

@@ -224,8 +224,8 @@ impl Journal {
     pub(super) fn checkpoint(&mut self, ftl: &Ftl) -> Result<(), DeviceError> {
         let head = Head { number: self.head.number + 1, next: self.next, ..self.head.clone() };
         // If the entries after the checkpoint are lost, each block that has data in the data file
-        // counts as written. So before the checkpoint is complete, the removal of old data from
-        // deallocated blocks must be durable.
+        // counts as written. Old data of deallocated blocks must not come back in this way. So
+        // before the checkpoint is complete, the removal of this data must be durable.
         let (data, latch) = (&self.data, &self.latch);
         let sync = |state: &ImageFile| latch.sync(|| data.sync().and_then(|()| state.sync()));
         let made = self.store.checkpoint(head, ftl, &mut self.bytes, sync);
