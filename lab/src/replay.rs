@@ -1,5 +1,5 @@
-//! How fast a server replays its log: the time from its start to the first PONG, with none of its
-//! files in memory.
+//! How fast a server replays its log: the time from its start to the first PONG. When the server
+//! starts, none of its files is in the page cache.
 
 use std::fs::{self, File};
 use std::io::Read;

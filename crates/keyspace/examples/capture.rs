@@ -107,6 +107,7 @@ impl Machine {
         let each = total.as_nanos() / keys as u128;
         println!("  begin {begin:?}, {each} ns an entry, {steps} steps, the longest {longest:?}");
         if commands > 0 {
+            // Pre-images are entries that were captured because a SET was about to change them.
             let each = set_time.as_nanos() / (commands * steps) as u128;
             println!("  SET between the steps: {each} ns; pre-images {waiting} bytes at most");
         }

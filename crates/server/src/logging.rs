@@ -27,7 +27,7 @@ pub fn init(level: &str, file: &Path) -> Result<(), ConfigError> {
         Some(Mutex::new(opened))
     };
     set_level(level);
-    // This fails only if a logger exists already, because the process runs several servers.
+    // This fails only if the process runs several servers, and another has set a logger already.
     let _ = log::set_boxed_logger(Box::new(Lines { file }));
     Ok(())
 }

@@ -6,8 +6,8 @@ use slimio_testing::damage::{damage, fuzz};
 use crate::hostile::read;
 use crate::maker::Maker;
 
-/// Files with values of several types. The files have no checksum: with one, the reader would find
-/// all damage by the checksum.
+/// Files with values of several types. The files have no checksum, because a reader that checks one
+/// would find all damage by the checksum alone.
 fn files() -> Vec<Vec<u8>> {
     let mut files = Vec::new();
     for number in [9, 12, 80] {

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! In each turn, the command thread spends a bounded time on a snapshot, and no time while enough
-//! entries are queued for the snapshot thread. None of these steps blocks the command thread.
+//! entries are queued for the snapshot thread. None of these steps blocks the command thread. The
+//! keeper is the thread that writes the superblock.
 
 mod check;
 mod decode;

@@ -57,6 +57,7 @@ pub(crate) struct World {
     image: Option<Image>,
     /// The server's time of day, in milliseconds since 1970.
     clock: Arc<AtomicI64>,
+    /// A second server without a volume. It has the data that the volume's server should have.
     oracle: Oracle,
     /// Units that were executed, each with its time, followed by units that may have been executed.
     units: Vec<(i64, Unit)>,

@@ -271,7 +271,8 @@ impl Core {
         }
         self.take_from_memory(range)?;
         self.make_ready(1)?;
-        // If the write's bytes never arrive, the blocks must not have old bytes.
+        // After a crash, the journal may have the write although its bytes never arrived. The
+        // blocks must then not have old bytes.
         if !is_planted("reused-keep-bytes") {
             self.give_back_within(&(lba..lba + lbas))?;
         }

@@ -1,5 +1,5 @@
-//! A process may die between any two stores to its mapped buffers. Recovery can always read what
-//! the buffers then hold.
+//! The log's mapped buffers outlive the process. A process may die between any two stores to them.
+//! Recovery must always be able to read what the buffers then hold.
 
 use std::time::Duration;
 
