@@ -21,8 +21,8 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         text,
         "Made by `{command}`. The numbers are medians of {} round(s) of {} s, in which stock and \
          SlimIO take turns; seed {}. Keys are drawn at random from {} keys, which are all set before the \
-         measurement. Some rows differ. Rows about log bytes begin without keys; under `always`, {} MiB \
-         were written and deleted before, so that the log's files do not grow for the first time. Rows \
+         measurement. Some rows differ. Rows about log bytes begin without keys. Under `always`, {} MiB \
+         were written and deleted before, so the files of the log are reused and do not grow. Rows \
          with snapshots and recoveries hold {} MiB, rows about the slowest command {} keys or fields, \
          and rows on elements a set, hash or list of {} elements. Values are half compressible and \
          differ from request to request. Ratios are SlimIO / {}. A number in brackets is the spread of \
@@ -64,7 +64,7 @@ client. The kernel's own threads and other programs do such work.\n\
 closed loop of the same run. Latency counts from the moment at which a request was due. \
 `client_lag`: how late the load generator itself sent requests. `machine_stall`: how late a \
 thread that does nothing but sleep wakes up. Stalls are counted like latencies, in the same \
-stretch, so no server can have lower latencies.\n\
+stretch, so they are what a server that takes no time at all would have as its latencies.\n\
 - `device_*`: counters of the whole device below the directory, after all dirty data was written \
 out. Writes of other programs count, too. `process_write_bytes`: written bytes that the kernel \
 attributes to the server.\n\

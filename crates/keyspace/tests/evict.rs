@@ -155,14 +155,15 @@ fn without_keys_that_may_go_there_is_nothing_to_evict() {
     }
 }
 
-/// One key in ten thousand has an expiry. Draws must find all keys with an expiry equally often.
+/// Few keys have an expiry: one in ten thousand in the first round, one in a hundred in the other
+/// rounds. Draws must find all keys with an expiry equally often.
 #[test]
 fn few_keys_that_expire_are_found_among_many() {
     const COUNT: usize = 100_000;
     let mut first = HashMap::new();
     for round in 0..300u64 {
         let mut pair = Pair::new(EvictionPolicy::VolatileRandom, 0, round);
-        // Each seed puts the same keys into different buckets.
+        // Each round has another seed, which puts the same keys into other buckets.
         let count = if round == 0 { COUNT } else { 1_000 };
         for index in 0..count {
             pair.live.run(&["SET".to_owned(), index.to_string(), "x".to_owned()]);

@@ -1,4 +1,4 @@
-//! Ziplist: the predecessor of the listpack, used up to version 9.
+//! Ziplist: the predecessor of the listpack, used up to version 9 of the RDB format.
 //!
 //! ```text
 //! | size: u32 | offset of the last element: u32 | count: u16 | element ... | 0xff |

@@ -1,4 +1,9 @@
 //! No data that a program has written is lost if the program, its keeper or both are killed.
+//!
+//! The keeper is the process of `slimio shortcut run`, the parent of the program. The program and
+//! the keeper share a stage: memory that holds the bytes that are not yet in the log. The guard is
+//! a child of the keeper. If only the keeper is killed, the guard gives the log back to the kernel.
+//! A log whose stage is left over is mended by the next `run`.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,8 +29,8 @@ pub(crate) enum Killed {
 }
 pub(crate) use Killed::{Guard, Keeper, Program};
 
-/// The orders of killing that differ in their effect. A guard that is not killed gives the log
-/// back.
+/// The orders of killing that differ in their effect. After the keeper was killed, a guard that
+/// still lives gives the log back.
 pub(crate) const ORDERS: [&[Killed]; 6] = [
     &[Program],
     &[Guard, Program, Keeper],

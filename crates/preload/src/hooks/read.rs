@@ -1,4 +1,5 @@
-//! Calls that read.
+//! The functions of libc that read. If the short path has taken the file, it serves the plain ones
+//! of these calls. Before any other call, the file is given back.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

@@ -112,8 +112,8 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // Idle times are measured at the time of the replay. At an earlier time, the last
-                // use of a key could be in the future.
+                // Idle times are measured up to the time that the replay noted as the last use of
+                // keys. Measured up to an earlier time, an idle time could be negative.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }
@@ -164,8 +164,8 @@ impl Exporter {
 /// this is the link's target.
 ///
 /// # Errors
-/// If `path` is something other than a file, because the rename would remove it. Also if `path` is
-/// a symbolic link that cannot be followed. The error is a sentence for the user.
+/// If `path` is a symbolic link that cannot be followed, or if something other than a file is at
+/// `path`: the export would replace that by the file. The error is a sentence for the user.
 fn replaced_by(path: &Path) -> Result<PathBuf, String> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {

@@ -147,8 +147,9 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
     });
 }
 
-/// Tests that the back end keeps the memory to fill if the kernel has reported bytes, but the bytes
-/// are gone when the back end reads them. Bytes that come later must fill this memory.
+/// The back end gets memory for the next bytes of a connection (`fill`). The kernel then reports
+/// bytes, but these bytes are gone when the back end reads. The back end must keep the memory, and
+/// put the bytes into it that come later.
 #[test]
 fn memory_that_waits_stays_where_nothing_is_there() {
     let mut config = Config::default();

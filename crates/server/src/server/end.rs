@@ -32,8 +32,9 @@ impl Server {
         }
         log::info!("Taking the last snapshot before the server ends");
         self.engine.cancel_snapshot("the server ends");
-        // A snapshot that is already being adopted is not cancelled. But it lacks the writes that
-        // came after its beginning, so only a snapshot that begins from here on counts.
+        // A complete snapshot that is already being entered in the superblock is not cancelled. But
+        // it lacks the writes that came after its beginning, so only a snapshot that begins from
+        // here on counts.
         let before = self.engine.snapshots.saves.begun;
         self.engine.snapshots.saves.is_scheduled = true;
         loop {
@@ -63,9 +64,10 @@ impl Server {
         }
     }
 
-    /// Releases all pins, including new ones, because the last snapshot may need the pinned slots.
-    /// The clients with pins, except the client that asked for the shutdown, are disconnected
-    /// before anything is written to these slots.
+    /// Releases all pins, including new ones. With a pin, a client keeps a snapshot's slot from
+    /// being overwritten, but the last snapshot may need this slot. The clients with pins, except
+    /// the client that asked for the shutdown, are disconnected before anything is written to these
+    /// slots.
     fn make_place(&mut self) {
         let pins = &self.engine.snapshots.pins;
         if pins.is_empty() || is_planted("end-keeps-pins") {
@@ -124,8 +126,8 @@ impl Server {
                 if wal.is_in_flight() {
                     wal.wait(Some(LOG_WAIT_MAX), now);
                 } else {
-                    // No operation of the log's path is in flight: the log waits for the keeper,
-                    // which is making room.
+                    // No operation of the log's path is in flight: the log waits for its keeper,
+                    // the thread that makes room for the log.
                     std::thread::sleep(LOG_WAIT_MAX);
                 }
             }

@@ -212,7 +212,7 @@ mod tests {
         let id_of = |path| rustix::fs::getxattr(path, ID_ATTRIBUTE, &mut [0; 8]).ok();
         assert_eq!(id_of(&path), None);
         if id_of(&moved).is_none() {
-            eprintln!("SKIPPED: no id was noted: no extended attributes in {folder:?}");
+            eprintln!("SKIPPED: {folder:?} has no extended attributes, so no id was noted");
             return;
         }
         assert_eq!((data.id(), id_of(&moved)), (Some(7), Some(8)));

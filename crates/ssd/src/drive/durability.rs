@@ -238,7 +238,7 @@ mod tests {
                 queue.poll(&mut found);
                 tokens.extend(found.drain(..).map(|completion| completion.token));
             }
-            assert_eq!(syncs(), number - 1, "the sync waits for the second round, and no longer");
+            assert_eq!(syncs(), number - 1, "the sync runs in the second round");
         }
         assert_eq!(tokens.len(), 3);
     }

@@ -93,8 +93,8 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     assert!(outcome.points.len() > 400, "there is a point for each hundredth of the capacity");
 }
 
-/// At the end, the replay's count of mixed units must agree with the drive's mapping. If streams
-/// share a handle, the replay must report mixed units.
+/// At the end, the replay's count of mixed units (reclaim units with data of several streams) must
+/// agree with the drive's mapping. If streams share a handle, the replay must report mixed units.
 #[test]
 fn streams_are_followed_into_every_reclaim_unit() {
     let lbas = config().lba_count;

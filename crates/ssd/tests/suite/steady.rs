@@ -1,6 +1,6 @@
-//! Compares the formulas with simulated drives in steady state. Formula and simulation deviate
-//! mainly because the drives are small. The finite form of the formula takes the size of a drive
-//! into account.
+//! Compares the formulas for write amplification with simulated drives in steady state. Formula and
+//! simulation deviate mainly because the drives are small. The finite form of the formula takes the
+//! size of a drive into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};

@@ -101,8 +101,8 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot. An on-demand snapshot leaves this room too, because
-/// it does not make the log shorter.
+/// The log leaves room for the next snapshot. An on-demand snapshot leaves this room too: it does
+/// not make the log shorter, so the WAL-snapshot that does must still fit.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
@@ -121,7 +121,8 @@ fn room_is_kept_for_the_next_snapshot() {
     pool.set_need(4 * EXTENT_LBAS - 1);
     wal.grow(15 * EXTENT_LBAS).expect("five extents stay free");
     pool.set_need(5 * EXTENT_LBAS - 1);
-    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "an on-demand snapshot would fit");
+    // The log should also leave room for an on-demand snapshot.
+    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "room for an on-demand snapshot is left");
     // An on-demand snapshot is refused, because it would leave nothing for the WAL-snapshot that
     // makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));

@@ -7,6 +7,9 @@
 //!        durable ≤ written ≤ kept ≤ appended
 //! ```
 //!
+//! The buffers are in a mapped file, if the volume has one. Records in such a buffer are *kept*:
+//! they outlive the process, even before they are written to the log.
+//!
 //! A device does not order its writes. So a completed batch counts as written only when all batches
 //! before it are complete, too. A buffer is reused only once its batch counts as written. If the
 //! process dies before that, the log may have a hole that only the mapped buffers can fill.
@@ -51,7 +54,8 @@ const FRAGMENT_SIZE_MIN: usize = 256;
 /// [`room`](Self::room) and calls [`append`](Self::append), as often as it wants. Last, it calls
 /// [`drive`](Self::drive), and may send the replies that depend on records up to
 /// [`releasable`](Self::releasable). If [`next_job`](Self::next_job) returns a job, the caller
-/// hands it to the keeper, and hands the job's outcome to [`job_done`](Self::job_done).
+/// hands it to the keeper, which owns the superblock and makes room for the log. The caller hands
+/// the job's outcome to [`job_done`](Self::job_done).
 #[derive(Debug)]
 pub struct Log {
     volume_id: VolumeId,
@@ -76,8 +80,8 @@ pub struct Log {
     told_durable: Lsn,
     /// End of the last written batch that needs a flush to be durable.
     soft_end: Lsn,
-    /// Spans of the log that are not yet durable. Each span has its end, and the time when its
-    /// oldest record was seen.
+    /// Spans of the log that are not yet durable. Each span has its end, and the time when `drive`
+    /// first saw its oldest record.
     marks: VecDeque<(Lsn, Instant)>,
 
     free: Vec<Buffer>,
@@ -98,7 +102,7 @@ pub struct Log {
     /// The extent pool, if the volume is on a device.
     pool: Option<Pool>,
 
-    /// The tail pair that small commits go to, if there is one.
+    /// The pair of blocks that small commits write alternately, if there is one.
     tail: Option<Tail>,
     /// Number of commits in a row that were small and were submitted while nothing else was in
     /// flight.
@@ -302,8 +306,8 @@ impl Log {
         self.buffers_used = 0;
     }
 
-    /// Appends a fragment of a record. Does not cut the fragment again, so the records after it
-    /// keep their LSNs.
+    /// Appends a fragment that a recovery has read. Does not cut the fragment again, so the records
+    /// after it keep their LSNs.
     pub(crate) fn append_fragment(&mut self, db: u16, flags: u32, payload: &[u8]) {
         let size = record::SIZE + payload.len();
         if self.open.as_ref().is_some_and(|open| open.buffer.len() - open.used < size) {

@@ -1,4 +1,5 @@
-//! The table of a program: median rates without and with the short path, and their ratios.
+//! The table of a program: median rates without and with the short path of `slimio shortcut`, and
+//! their ratios.
 
 use std::fmt::Write as _;
 
