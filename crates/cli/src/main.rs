@@ -1,5 +1,5 @@
-//! The program `slimio`: `slimio serve` and the tools. The program, not the library of the server,
-//! picks the concrete device.
+//! The program `slimio`: `slimio serve` and the tools. The server is a library that works on any
+//! kind of device. This program opens the device.
 
 mod allocator;
 mod drive;
@@ -120,8 +120,8 @@ fn say(text: &str) {
 /// go to standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
-    // `shortcut` leaves the signal alone: a program that `shortcut run` starts would inherit that
-    // the signal is ignored.
+    // `shortcut` does not ignore the signal for a file that is too large (SIGXFSZ), because the
+    // program that `shortcut run` starts would then ignore this signal, too.
     if !matches!(command, Command::Shortcut(_)) {
         slimio_device::ignore_file_size_signal();
     }

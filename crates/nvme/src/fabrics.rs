@@ -245,7 +245,8 @@ impl Configuration {
         self.0 & 1 != 0
     }
 
-    /// The selected command sets: 0 is the NVM command set, 6 is all that Identify reports.
+    /// The selected command sets: 0 is the NVM command set, 6 is all command sets that Identify
+    /// reports.
     pub const fn css(self) -> u8 {
         (self.0 >> 4 & 7) as u8
     }

@@ -1,4 +1,4 @@
-//! Zipmap: the layout of small hashes before version 4.
+//! Zipmap: the layout of small hashes before version 4 of the RDB format.
 //!
 //! ```text
 //! | count | size | field | size | free | value | free bytes | ... | 0xff |

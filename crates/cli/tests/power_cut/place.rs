@@ -15,11 +15,12 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two folders. The file system is mounted in the first folder. The second folder is in memory, for
-/// stages, sockets and the output of programs. Every user may use both folders, because some
-/// programs run as another user.
+/// the stages of the short path (bytes that are not yet in a log), sockets and the output of
+/// programs. Every user may use both folders, because some programs run as another user.
 pub(crate) struct Place {
     folder: TempDir,
     memory: TempDir,
+    /// The profile for `slimio shortcut run`. `None` if programs run without the short path.
     profile: Option<&'static str>,
 }
 

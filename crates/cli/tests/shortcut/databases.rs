@@ -1,5 +1,6 @@
-//! SQLite, which reads and overwrites its log, and RocksDB, which finds its log's end in the log
-//! itself.
+//! Tests of the short path with two databases: SQLite, which reads and overwrites its log, and
+//! RocksDB, which finds its log's end in the log itself. The tests kill the program, its keeper
+//! (the process of `run`) and the keeper's guard, as `kills` explains.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -44,8 +45,8 @@ impl<'a> Database<'a> {
         Self { place, name, folder }
     }
 
-    /// Starts a program that writes records under `run`. Each line of the program's output is the
-    /// number of records so far.
+    /// Starts, under `slimio shortcut run`, a program that writes records. Each line of the
+    /// program's output is the number of records so far.
     fn write(&self) -> Running {
         let mut command = self.place.run(&[&"--profile", &self.name, &"--", &"python3", &"-B"]);
         command.args([SCRIPT, self.name]).arg(&self.folder).stdout(Stdio::piped());

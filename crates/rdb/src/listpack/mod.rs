@@ -1,9 +1,10 @@
-//! Listpack: a list of strings and integers in one piece of memory, used since version 10.
+//! Listpack: a list of strings and integers in one piece of memory, used since version 10 of the
+//! RDB format.
 //!
 //! ```text
 //! | size: u32 | count: u16 | element ... | 0xff |
 //!
-//! element:  | form and length | bytes | size of both, read backwards |
+//! element:  | form and length | bytes | size of form, length and bytes, read backwards |
 //!
 //! 0nnnnnnn                     integer 0..=127
 //! 10llllll                     string of up to 63 bytes

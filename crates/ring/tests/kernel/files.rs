@@ -1,4 +1,5 @@
-//! Tests of file operations, and of rings that wait for other rings.
+//! Tests of file operations, and of rings that wait for other rings. In a deferred ring, the kernel
+//! handles completions when the ring's thread waits, so no other thread can wait in this ring.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -102,8 +102,8 @@ fn allocator_bytes(memory: &MemoryUse, resident: u64) -> AllocatorBytes {
 }
 
 impl AllocatorBytes {
-    /// The pairs of numbers whose ratios INFO shows. Each pair comes after INFO's name for its
-    /// ratio.
+    /// The ratios that INFO shows: the name of each ratio in INFO, and the two numbers that the
+    /// ratio is made of.
     fn ratios(&self, process: u64) -> [(&'static str, u64, u64); 3] {
         [
             ("allocator_frag", self.active, self.allocated),

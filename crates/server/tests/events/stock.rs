@@ -59,9 +59,10 @@ const LINES: &[&str] = &[
 
 /// Requests to draw at random. `%a`, `%b` and `%c` stand for random keys.
 ///
-/// Before a request stores a set, an `EXISTS` deletes the key if the key has expired. Otherwise,
-/// the events would differ if the stored set were empty. In that case, Redis deletes an expired key
-/// as if the key had not expired, so its event is `del`. The event of this server is `expired`.
+/// Before a request stores a set, an `EXISTS` deletes the key if the key has expired. Without the
+/// `EXISTS`, the events could differ: if the stored set is empty, the command deletes the key. If
+/// the key has expired by then, the event of Redis is `del`, and the event of this server is
+/// `expired`.
 const DRAWN: &[&str] = &[
     "SET %a 5",
     "SET %a v EX 100",

@@ -119,8 +119,8 @@ pub(super) struct Units {
     /// How many pages the host had written when the unit became full.
     closed_at: Vec<u64>,
     erase_count: Vec<u32>,
-    /// The free units of each group. The unit that has been free longest is taken first, so that
-    /// all units wear evenly.
+    /// The free units of each reclaim group. The unit that has been free longest is taken first, so
+    /// that all units wear evenly.
     free: Vec<VecDeque<u32>>,
 }
 

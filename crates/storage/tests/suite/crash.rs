@@ -1,6 +1,6 @@
 //! Cuts power or kills the process at every operation, and checks states of the disk that the power
-//! cut or the kill can leave. Then a second life writes the same payloads again. The second life
-//! also ends in a power cut or a kill.
+//! cut or the kill can leave. Then a second life begins: the volume is opened again, and the same
+//! payloads are written again. The second life also ends in a power cut or a kill.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::{Kind, SMALL};

@@ -158,8 +158,8 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 || number == 6 {
-            // The log gets the next segment only now. If this is the second segment, its extents
-            // belonged to the log before.
+            // The log gets the next segment only now: at record 3 its second segment, whose extents
+            // already belonged to the log, and at record 6 its third.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log asks for a segment to be prepared");
             let outcome = keeper.run(keeper_paths, job);
