@@ -29,7 +29,7 @@ use crate::wal::Wal;
 
 /// The device of the log has finished something.
 const LOG: WatchId = WatchId(0);
-/// The keeper has finished something.
+/// The keeper, the thread that makes room for the log, has finished something.
 const KEEPER: WatchId = WatchId(1);
 /// The process is asked to end.
 const STOP: WatchId = WatchId(2);
@@ -264,7 +264,8 @@ impl Server {
         self.connections.run_timers(&mut self.engine);
         self.connections.serve_resumed(&mut self.engine);
         // If there is only one client, its replies are sent before log writes are handed to the
-        // device. If `wait_for_log` waits, it hands them over; otherwise, the `kick` below does.
+        // device. If `wait_for_log` waits, it also hands the log writes over. Otherwise, the last
+        // `kick` does.
         let is_lone = self.connections.clients.len() == 1;
         let only_writers = self.engine.gate.only_writers_wait(self.engine.clock.now);
         self.engine.leave_room_for_snapshot();

@@ -1,4 +1,6 @@
-//! The staged part of a log: a header, and bytes of the file.
+//! The staged part of a log: a header, and bytes of the file. It is in memory that the program and
+//! its keeper (`slimio shortcut run`) share. After the staged bytes, the memory may also hold
+//! *loaded* bytes, which were read from the file.
 //!
 //! The header is in the first block, in little-endian order:
 //!
@@ -21,12 +23,12 @@
 //! | 112 | 8 | offset in the file up to which it may have been filled with zeros |
 //! | 120 | 8 | when the file was made, in nanoseconds since 1970 |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
-//! | 136 | 8 | offset in the file up to which the file's bytes are loaded after the staged bytes |
+//! | 136 | 8 | offset in the file after the last loaded byte |
 //! | 144 | 8 | 1 while the staged bytes are replaced by others; the old bytes are all in the file |
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
 //! | 168 | 8 | 1 if the records of the log say where it ends |
-//! | 176 | 8 | offset in the file up to which a call under way may have replaced staged bytes |
+//! | 176 | 8 | offset in the file up to which a call under way may have replaced loaded bytes |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;

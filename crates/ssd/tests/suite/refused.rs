@@ -39,7 +39,10 @@ fn id_of(file: &Path) -> Option<u64> {
 fn lacks_attributes(file: &Path) -> bool {
     let is_lacking = id_of(file).is_none();
     if is_lacking {
-        eprintln!("SKIPPED: no id was checked: files can't have attributes at {}", file.display());
+        eprintln!(
+            "SKIPPED: files can't have attributes at {}, so no id was checked",
+            file.display()
+        );
     }
     is_lacking
 }
@@ -83,8 +86,9 @@ fn what_can_not_be_given_back_is_nobody_elses_error() {
     assert_eq!([4, BAD, 9, 10, 30].map(|lba| byte_at(&mut *path, lba)), [0xDD, 3, 1, 0xDD, 31]);
 }
 
-/// If the end of the journal is lost, every block with data counts as written. So the drive must
-/// first finish the deallocations.
+/// If the end of the journal is lost, every block with data in the data file counts as written. So
+/// before the drive opens, it must finish the deallocations. Otherwise, the deallocated blocks
+/// would have their data again.
 #[test]
 fn a_damaged_drive_does_not_open_before_its_deallocations_are_finished() {
     let folder = tempfile::tempdir().expect("a directory for the test");

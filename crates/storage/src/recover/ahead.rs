@@ -19,7 +19,7 @@ const CHUNKS_IN_FLIGHT: usize = 8;
 /// Positions count blocks from the start of the first segment in `slots`.
 pub(crate) struct ReadAhead {
     segment_lbas: u64,
-    /// The slot of each segment, in the order of the log.
+    /// The slot of each segment (its place in the log's area), in the order of the log.
     slots: Vec<u32>,
     chunk_lbas: u64,
     in_flight_max: usize,

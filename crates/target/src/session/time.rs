@@ -11,8 +11,8 @@ use crate::limits::{CONNECT_TIME_MAX, ONE_TRANSFER_TIME_MAX, SEND_TIME_MAX, TRAN
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Notes the time, if no bytes wait to be sent. So a host has the full time to take the bytes
-    /// that are sent next.
+    /// If no bytes wait to be sent, the time limit for sending begins at `now`. So a host has the
+    /// full time to take the bytes that are sent next.
     pub(super) fn note_time(&mut self, now: Instant) {
         if self.output().is_empty() && !is_planted("target-idle-cut-off") {
             self.sent_at = now;
