@@ -15,8 +15,9 @@ use crate::waiting::BlockingKeys;
 /// A transaction that takes at least this many bytes of memory is freed by another thread.
 const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
-/// Room in the log, in bytes, for data that a transaction takes out of values which its own
-/// commands have copied or renamed.
+/// A command of a transaction may log data that it takes out of a value. If an earlier command of
+/// the same transaction made this value by a copy or a renaming, the size of the data is not known
+/// beforehand. This is the room in the log for such data, in bytes.
 const COPIED_ROOM: u64 = 256 << 10;
 
 /// The data set, and everything that depends on its changes.

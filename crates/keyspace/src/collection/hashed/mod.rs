@@ -65,7 +65,7 @@ impl Summary for Hashed {
         }
         self.key_size_max = self.key_size_max.max(now.key_size_max);
         // If the changed child is empty now, the lowest hash is that of another child. Then the
-        // summary has to be computed from those of all children.
+        // summary has to be computed from the summaries of all children.
         now.len > 0
     }
 
