@@ -57,8 +57,8 @@ of the server, io_uring workers too, and the children that the server has waited
 not include work that the kernel does in its own threads and in interrupts (writeback, \
 completions). `machine_cpu`: CPU time of everything on the machine, clients and other programs \
 included.\n\
-- `other_cores_busy`: how many cores were busy with work that was not that of the server or the \
-client. The kernel's own threads and other programs do such work.\n\
+- `other_cores_busy`: how many cores were busy with work of neither the server nor the client. \
+The kernel's own threads and other programs do such work.\n\
 - `client_cpu`: CPU time of the load generator, or of `redis-benchmark`.\n\
 - Open loop: requests arrive at random (Poisson), at half the rate that stock reaches in the \
 closed loop of the same run. Latency counts from the moment at which a request was due. \

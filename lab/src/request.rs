@@ -12,8 +12,8 @@ const KEY_PREFIX: &[u8] = b"key:";
 /// Length of a key, in bytes.
 pub const KEY_SIZE: usize = KEY_PREFIX.len() + KEY_DIGIT_COUNT;
 /// Size in bytes of a value's mark: the start of the value, which holds the number of its key
-/// (little-endian). The mark shows whether a reply holds the value of the right key. Values that
-/// are shorter than a mark have none.
+/// (little-endian). The mark shows whether a reply holds the value of the right key. A value that
+/// is shorter than a mark has no mark.
 pub const MARK_SIZE: usize = 8;
 
 /// Writes requests; holds the templates and the pool of values.

@@ -52,7 +52,7 @@ pub(crate) struct Clock {
     /// Whether CPU time is measured, as `command-cpu-tracking` says.
     pub(crate) is_cpu_tracked: bool,
     wall: WallClock,
-    /// When the last command ended, or when the clocks were read, whichever came later.
+    /// When the last command ended, or when `begin_lap` was last called, whichever came later.
     lap: Instant,
     /// CPU time of the present command; `None` if it was not measured when the command began.
     cpu_lap: Option<CpuLap>,
@@ -129,7 +129,8 @@ impl Clock {
         self.cpu_lap.as_mut().map(CpuLap::end)
     }
 
-    /// When the last command ended, or when the clocks were read, whichever came later.
+    /// When the last command ended, or when [`begin_lap`](Self::begin_lap) was last called,
+    /// whichever came later.
     pub(crate) fn lap(&self) -> Instant {
         self.lap
     }

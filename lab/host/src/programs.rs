@@ -12,8 +12,8 @@ pub const FEATURE: &str = "slimio-planted/bugs";
 pub const VARIABLE: &str = "SLIMIO_PLANTED";
 
 /// The packages with the server and the laboratory, which are built one by one. If they were built
-/// together, cargo would give the server library features that only the load generator asks for.
-/// Such a server would differ from the one that `cargo run` starts.
+/// together, cargo would build the libraries of the server with features that only the load
+/// generator asks for. Such a server would differ from the one that `cargo run` starts.
 const BINARIES: &[&str] = &["slimio-cli", "slimio-preload", "slimio-lab"];
 
 /// A test target that has been built.

@@ -38,7 +38,7 @@ pub enum Place {
         discard: bool,
     },
     /// No layer, because SlimIO uses the device directly. The stream of each write is the lifetime
-    /// of its data.
+    /// of its data, a kind of data that is deleted together (such as the log).
     Device,
 }
 

@@ -179,7 +179,7 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("volume-fallback", ValueKind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether the server starts without the best I/O path")),
     own(row("volume-identity", ValueKind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device (check), or accept the volume on this device (accept); `CONFIG REWRITE` does not keep it")),
     own(row("log-size-max", ValueKind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "largest size of the log on the volume; on a device, the log also leaves room for the snapshots")),
-    own(row("log-segment-size", ValueKind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of a segment of the log; fixed when the volume is made; on a device, a power of two and at most a sixty-fourth of the extents")),
+    own(row("log-segment-size", ValueKind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of a segment of the log; fixed when the volume is made; on a device, a power of two and at most a sixty-fourth of the space of all extents")),
     own(row("log-buffers", ValueKind::Int(4, 4096), "64", Effect::AtStart, "largest number of the log's batches in memory at once")),
     own(row("log-buffer-size", ValueKind::Memory(16 << 10, 1 << 20), "256kb", Effect::AtStart, "size of the buffer of one batch of the log; fixed when the volume is made")),
     own(row("salvage", ValueKind::Bool, "no", Effect::Once, "open a damaged volume, and lose the damaged data and the whole log behind the damage; `CONFIG REWRITE` does not keep it")),

@@ -200,10 +200,10 @@ pub(super) fn limit_reply(settings: &Settings, client: &mut Client) {
 /// Whether a client has too many unread replies, or has exceeded the soft limit for too long.
 fn is_over_limit(engine: &mut Engine, client: &mut Client) -> bool {
     let limit = engine.settings.output_limit;
-    // A reply that was cut at an earlier limit stays incomplete, so it counts as over the limit
-    // even if there is no limit now.
     let is_stranger = engine.settings.password.is_some() && !client.is_authenticated;
     let is_unlimited = limit.hard_bytes == 0 && limit.soft_bytes == 0;
+    // A reply that was cut at an earlier limit stays incomplete. So a client with such a reply is
+    // over the limit even if there is no limit now.
     if !client.out.is_cut() && is_unlimited && !is_stranger {
         return false;
     }

@@ -12,8 +12,8 @@ use crate::common::{Client, Running, config, launch_at};
 
 pub(crate) struct Oracle {
     pub(crate) client: Client,
-    /// The oracle has its own time of day, because it runs each unit again at the time at which the
-    /// unit first ran.
+    /// The oracle has its own time of day, because it runs each unit (a request or a transaction)
+    /// again at the time at which the unit first ran.
     pub(crate) clock: Arc<AtomicI64>,
     _server: Running,
 }

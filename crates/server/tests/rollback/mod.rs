@@ -16,8 +16,9 @@ fn back(back_end: &str, volume: &Path) -> Result<Report, String> {
     roll_back(&mut storage, false, &mut |_, _| {})
 }
 
-/// Makes a volume: `k` is `old` in the on-demand snapshot, and `new` in a later root. The log after
-/// this root has a record. Returns the slots of the on-demand snapshot and of the root.
+/// Makes a volume: `k` is `old` in the on-demand snapshot, and `new` in a later WAL-snapshot, which
+/// is the root (the snapshot that a start loads). The log after the root has a record. Returns the
+/// slots of the on-demand snapshot and of the root.
 fn written(back_end: &str, volume: &Path) -> Option<(usize, usize)> {
     let server = start(back_end, volume, "appendfsync always")?;
     let mut client = server.connect();

@@ -73,8 +73,8 @@ impl SavedConfig {
         ]
     }
 
-    /// The configuration as numbers. Newer versions of this program store more numbers. A number
-    /// that was added later is 0 if the drive has the value that all older drives have.
+    /// The configuration as numbers. Newer versions of this program store more numbers. In each
+    /// number that was added later, 0 stands for the value that all older drives have.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
         let Self { config, has_fdp, cache_lbas, deallocate_latency, mapped, .. } = self;
         let Config { geometry, lba_count, handles, thresholds, timing, .. } = config;

@@ -7,8 +7,8 @@
 //!        durable ≤ written ≤ kept ≤ appended
 //! ```
 //!
-//! The buffers are in a mapped file, if the volume has one. Records in such a buffer are *kept*:
-//! they outlive the process, even before they are written to the log.
+//! If possible, the buffers are in memory that is mapped from the volume. Records in such a buffer
+//! are *kept*: they outlive the process, even before they are written to the log.
 //!
 //! A device does not order its writes. So a completed batch counts as written only when all batches
 //! before it are complete, too. A buffer is reused only once its batch counts as written. If the
