@@ -16,9 +16,9 @@
 //! | NVMe namespace | its block device, opened exclusively | each ring of a path registers it |
 //!
 //! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
-//! volume is refused. That process is found by other means: by the directory's lock, or by a search
-//! for the holders of the device. If only operations in flight still hold the claim, the new owner
-//! waits until they have ended.
+//! volume is refused. The claim itself does not show whether a living process has it: the
+//! directory's lock shows this, or a search for the holders of the device. If only operations in
+//! flight still hold the claim, the new owner waits until they have ended.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

@@ -97,11 +97,11 @@ pub enum OpenError {
         /// Process id of the holder, if it is known.
         holder: Option<u32>,
     },
-    /// No living process has the device or file open, but operations of a process that has ended
-    /// are still in flight. Nothing was read. Try again when the device has finished these
-    /// operations.
+    /// No process that can be seen from here has the device or file open. But operations of a
+    /// process that has ended are still in flight, or a process in another container has it open.
+    /// Nothing was read. Try again when the device has finished these operations.
     StillInFlight {
-        /// Path of the claim, the file or device that those operations keep locked.
+        /// Path of the file or device that those operations keep locked.
         path: PathBuf,
         /// How long this process waited for those operations, in seconds.
         waited_seconds: u64,

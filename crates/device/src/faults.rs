@@ -142,8 +142,8 @@ impl Watch {
 
     /// The faults of the mapping's pages, including those of the last store.
     pub(crate) fn faults(&self) -> Faults {
-        // A store and the handling of its fault are on the same thread, so only the compiler could
-        // move the loads below before the store.
+        // A store and the handling of its fault are on the same thread. So only the compiler could
+        // make the following loads happen before the store.
         compiler_fence(Ordering::SeqCst);
         if is_planted("fault-still-kept") {
             return Faults::default();
@@ -493,8 +493,8 @@ mod tests {
         }
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
-        // SAFETY: no pointer is passed. The signal is sent twice, because the previous handler ends
-        // the process only at the second signal without a fault.
+        // SAFETY: no pointer is passed. The signal is sent twice: at the first one, the
+        // previous handler, that of Rust's standard library, only restores the default action.
         unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
         unreachable!("the signal has ended the process");
     }

@@ -1,9 +1,9 @@
 //! Logs that are written by the short path, on real file systems: the file is filled with zeros
 //! ahead, so a record becomes durable by one direct write.
 //!
-//! A file is *taken* while it is written by the short path, and *released* when the kernel writes
-//! it again. The *stage* is memory that has the bytes which were appended but are not in the file
-//! yet. The *keeper* is the process that fills taken files with zeros ahead.
+//! A file is *taken* while it is written by the short path. Once it is *released*, it is written
+//! through the kernel again. The *stage* is memory that has the bytes which were appended but are
+//! not in the file yet. The *keeper* is the process that fills taken files with zeros ahead.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File, OpenOptions};
@@ -174,7 +174,10 @@ fn a_keeper_keeps_up() {
         log.extend(bytes);
     }
     assert!((10..150).contains(&told), "the keeper was told {told} times");
-    assert!(!taken.rest(0).unwrap(), "a log rests only if nothing was appended");
+    assert!(
+        !taken.rest(0).unwrap(),
+        "the log does not rest, because bytes were appended after position 0"
+    );
     assert!(taken.rest(log.len() as u64).unwrap());
     check_seen(&path, &log, log.len());
     assert_eq!(

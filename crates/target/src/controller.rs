@@ -220,8 +220,8 @@ impl Controller {
         }
     }
 
-    /// Adds an asynchronous event, unless too many events wait already. The host gets the event as
-    /// the reply to one of its Asynchronous Event Requests.
+    /// Adds an asynchronous event, unless it waits already, or too many events wait. The host gets
+    /// the event as the reply to one of its Asynchronous Event Requests.
     pub(crate) fn raise(&self, event: u64) {
         let mut state = self.lock();
         if state.events.len() < ASYNC_EVENTS_MAX && !state.events.contains(&event) {
@@ -346,7 +346,7 @@ mod tests {
         controller.give_queue(1, 0);
         assert!(
             controller.take_queue(1, None).is_err(),
-            "the end of a queue from before the reset frees no later queue"
+            "when a queue from before the reset ends, the queue that came after the reset stays"
         );
         assert!(controller.has_queue_of(1) && !controller.has_queue_of(0));
         controller.end();

@@ -6,9 +6,10 @@
 //! frontiers, or to the host's frontier if collector and host share one. Then it erases the victim.
 //!
 //! Invariant: between calls, at least `foreground_units` units are free, so the collector can
-//! always begin. [`Config::check`] makes sure of one more thing: if fewer units are free, some
-//! filled unit has a page that is not valid. So each collection gains free pages, and the collector
-//! stops after a limited number of collections.
+//! always begin. A call that needs a free unit collects first if no more than `foreground_units`
+//! units are free. [`Config::check`] makes sure that some filled unit then has a page that is not
+//! valid. So each collection gains free pages, and the collector stops after a limited number of
+//! collections.
 
 mod check;
 mod collector;
@@ -329,16 +330,17 @@ impl Ftl {
         self.counters = counters;
     }
 
-    /// The placement that a block belongs to. For a block in a mixed unit, the placement names
-    /// handle 0. `None` if the block holds nothing.
+    /// The placement that a block belongs to. If the collector has filled the block's unit with
+    /// data of several handles, the placement names handle 0. `None` if the block holds nothing.
     pub(crate) fn writer_of(&self, lba: u64) -> Option<u16> {
         let unit = self.page_of(lba)?.0 / self.unit_pages;
         let (group, handle) = (self.units.group_of(unit), self.units.owner(unit).handle());
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of this placement, after the block's data was restored because of a
-    /// power cut. This does not count as a write. Does nothing if the block is mapped already.
+    /// Maps a block to a page of this placement, after a power cut has undone the block's latest
+    /// changes, so that the block has its last stable data again. This does not count as a write.
+    /// Does nothing if the block is mapped already.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();

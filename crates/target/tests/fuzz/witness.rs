@@ -374,9 +374,9 @@ impl Witness {
         let index = if is_conflict {
             self.asked.iter().rposition(is_it)
         } else {
-            // A reset ends requests for events without a reply, so such a request may still be
-            // unanswered here. If another unanswered command has the same identifier, the reply is
-            // for that command.
+            // A reset of the controller ends requests for events, and sends no reply for them. So
+            // `asked` may still hold such a request as unanswered. If another unanswered command
+            // has the same identifier, the reply is for that command.
             let is_owed = |asked: &Asked| is_it(asked) && asked.opcode != 0x0c;
             self.asked.iter().position(is_owed).or_else(|| self.asked.iter().position(is_it))
         };
@@ -435,9 +435,10 @@ fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
 
 impl Witness {
     /// If several commands ask for the same operations, the witness can't know which operation
-    /// belongs to which command. When one of these commands gets a reply that does not fit
-    /// the operations that were counted for it, the witness exchanges these operations with those
-    /// of an equal, unanswered command whose operations fit the reply.
+    /// belongs to which command. So it may have counted an operation for the wrong one. If a
+    /// command's reply does not fit its counts, the witness looks for an unanswered command that
+    /// asks for the same, and whose counts fit the reply. The two commands then exchange their
+    /// counts and their tokens.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;
@@ -464,8 +465,8 @@ impl Witness {
 }
 
 impl Asked {
-    /// Whether the command asks for an operation that the session has not begun yet. If so, notes
-    /// the operation as begun.
+    /// Whether the command asks for `op`, and no earlier operation has done this part of the
+    /// command. If so, takes `op` off the zeros or ranges that are still to do.
     fn takes(&mut self, op: &Op) -> bool {
         let (is_first, is_whole) = (self.begun == 0, self.awaited == 0);
         match (&mut self.wish, op) {

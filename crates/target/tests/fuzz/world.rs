@@ -124,8 +124,9 @@ impl World {
         scene.check_end(false);
     }
 
-    /// Runs a connection whose host sends up to `pdus_max` commands, transfers or other steps. Of
-    /// the PDUs, `wrong_percent` percent are wrong.
+    /// Runs a connection for up to `pdus_max` random steps. In a step, for example, the host sends
+    /// a PDU, the drive completes an operation, the controller is reset, or time passes. Of the
+    /// PDUs, `wrong_percent` percent are wrong.
     pub(crate) fn host(&mut self, rng: &mut Rng, wrong_percent: u32, pdus_max: usize) {
         let mut host = Host::new(rng, self.lba_count, wrong_percent);
         let mut scene = self.scene();
