@@ -39,7 +39,6 @@ struct Cli {
 enum Command {
     /// Run the server: [CONF] [--directive value]..., as for redis-server. Without arguments: port
     /// 6379 on this machine, data in ./slimio-data/
-    #[command(disable_help_flag = true)]
     Serve {
         /// A redis.conf-style file, then directives
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -183,7 +182,11 @@ mod tests {
         assert_eq!(of("--port 7"), Some(vec!["--port".into(), "7".into()]));
         assert_eq!(of("serve x.conf --port 7").unwrap().len(), 3);
         assert_eq!(of("inspect --volume x"), None);
-        assert_eq!(of("serve --help"), None);
+        for line in ["serve --help", "serve -h"] {
+            assert_eq!(of(line), None);
+            let shown = Cli::try_parse_from(arguments(line)).expect_err("help is shown");
+            assert_eq!(shown.kind(), clap::error::ErrorKind::DisplayHelp, "{line}");
+        }
         assert_eq!(of("/no/such/file --port 7").unwrap().len(), 3, "serve names the missing file");
         assert_eq!(of("redis.conf").unwrap().len(), 1);
         assert_eq!(

@@ -3,7 +3,7 @@
 use crate::db::Db;
 use crate::hasher::KeyHasher;
 use crate::kinds::AnySearch;
-use crate::table::Spot;
+use crate::table::BucketSlot;
 
 /// At most this many elements are prefetched at once, because a processor can have about this many
 /// memory reads in flight.
@@ -30,13 +30,13 @@ impl Db {
     /// leaf of its element. Within each of these two passes, no read waits for another.
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
+        let mut found = [None; AHEAD_MAX];
         // The result depends on everything that is read, and `black_box` counts as a use of the
         // result. So the compiler cannot leave out the reads.
-        let mut found = [None; AHEAD_MAX];
         std::hint::black_box(table.bring_in_entries(elements, &mut found));
         let mut searches = [const { None }; AHEAD_MAX];
-        for ((search, spot), ahead) in searches.iter_mut().zip(found).zip(elements) {
-            *search = spot.and_then(|spot| self.search(hasher, spot, ahead.element));
+        for ((search, slot), ahead) in searches.iter_mut().zip(found).zip(elements) {
+            *search = slot.and_then(|slot| search_in(slot, hasher, ahead.element));
         }
         // In each round, every search goes down one level. A single search has to wait for each
         // level before it can read the next, but the reads of different searches do not wait for
@@ -46,13 +46,17 @@ impl Db {
         let lines = leaves.flat_map(|leaf| leaf.iter().step_by(CACHE_LINE_SIZE));
         std::hint::black_box(lines.fold(0, |all, byte| all ^ byte));
     }
+}
 
-    /// Begins to search for an element, if it is in a large collection.
-    fn search(&self, hasher: &KeyHasher, spot: Spot, element: &[u8]) -> Option<AnySearch<'_>> {
-        if element.is_empty() {
-            return None;
-        }
-        let tree = self.table().get(spot).tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN)?;
-        tree.search(|| hasher.hash(element) as u32)
+/// Begins to search for an element, if it is in a large collection.
+fn search_in<'a>(
+    slot: &'a BucketSlot,
+    hasher: &KeyHasher,
+    element: &[u8],
+) -> Option<AnySearch<'a>> {
+    if element.is_empty() {
+        return None;
     }
+    let tree = slot.tree().filter(|tree| tree.memory() >= LARGE_SIZE_MIN)?;
+    tree.search(|| hasher.hash(element) as u32)
 }

@@ -153,10 +153,7 @@ impl Table {
 
     /// An entry whose hash has these low bits, whatever the entry's key is.
     pub(crate) fn find_hash(&self, hash: u32) -> Option<Spot> {
-        self.find_hash_in(self.index(hash), hash)
-    }
-
-    fn find_hash_in(&self, bucket: usize, hash: u32) -> Option<Spot> {
+        let bucket = self.index(hash);
         let slot = self.bucket(bucket).iter().position(|slot| slot.hash == hash)?;
         Some(Spot { bucket, slot })
     }
@@ -245,30 +242,23 @@ impl Table {
     /// then their slots, then the entries. Within each pass, no read waits for another. Puts the
     /// entries that were found into `found`, each at the index of its element. The result makes the
     /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
-    pub(crate) fn bring_in_entries(
-        &self,
+    pub(crate) fn bring_in_entries<'a>(
+        &'a self,
         elements: &[ElementAhead<'_>],
-        found: &mut [Option<Spot>],
+        found: &mut [Option<&'a BucketSlot>; AHEAD_MAX],
     ) -> usize {
         // One slot in each cache line is enough.
         const STEP: usize = CACHE_LINE_SIZE / size_of::<BucketSlot>();
-        let mut buckets = [0; AHEAD_MAX];
-        let mut all = 0;
+        let mut buckets = [&[][..]; AHEAD_MAX];
         for (bucket, ahead) in buckets.iter_mut().zip(elements) {
-            *bucket = self.index(ahead.hash as u32);
-            all += self.bucket(*bucket).len();
+            *bucket = self.bucket(self.index(ahead.hash as u32));
         }
         let buckets = &buckets[..elements.len()];
-        for &bucket in buckets {
-            all = self
-                .bucket(bucket)
-                .iter()
-                .step_by(STEP)
-                .fold(all, |all, slot| all ^ slot.hash as usize);
-        }
-        for ((found, &bucket), ahead) in found.iter_mut().zip(buckets).zip(elements) {
-            *found = self.find_hash_in(bucket, ahead.hash as u32);
-            all += found.map_or(0, |spot| self.get(spot).key().len());
+        let slots = buckets.iter().flat_map(|bucket| bucket.iter().step_by(STEP));
+        let mut all = slots.fold(0, |all, slot| all ^ slot.hash as usize);
+        for ((found, bucket), ahead) in found.iter_mut().zip(buckets).zip(elements) {
+            *found = bucket.iter().find(|slot| slot.hash == ahead.hash as u32);
+            all += found.map_or(0, |slot| slot.key().len());
         }
         all
     }
