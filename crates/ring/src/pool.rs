@@ -98,8 +98,7 @@ impl Pool {
         if let Some(submitter) = submitter {
             let entries = allocate(layout(count.into(), size_of::<BufRingEntry>()));
             pool.source = Source::Kernel { entries: entries.cast(), tail: 0 };
-            // SAFETY: there are `count` entries. They are freed only after they were unregistered,
-            // or never.
+            // SAFETY: there are `count` entries. They are not freed while they are registered.
             let registered = unsafe {
                 let address = entries.as_ptr() as u64;
                 submitter.register_buf_ring_with_flags(address, count, GROUP, 0)

@@ -1,11 +1,12 @@
-//! The guard: a second process that has open the logs that a keeper looks after. If the keeper is
-//! killed, the guard gives the logs back: it cuts each log's file at the log's end, and lets the
-//! kernel write the log again.
+//! The guard of a keeper. The keeper is the process that works ahead for another program's logs.
+//! The guard is a second process that has the same logs open. If the keeper is killed, the guard
+//! gives the logs back: it cuts each log's file at the log's end, and lets the kernel write the log
+//! again.
 //!
 //! If the keeper is killed, it can no longer give a log back when another process opens the log.
 //! That process would wait until the kernel takes the keeper's file lease away, and would then see
-//! zeros after the log's end. The program itself notices the keeper's end only at its next call.
-//! The guard notices it at once.
+//! zeros after the log's end. The program that writes the log notices the keeper's end only at its
+//! next call. The guard notices it at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -121,7 +122,8 @@ pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
         say("the keeper is gone: its logs are left to the kernel");
     }
     while !logs.is_empty() && !is_planted("guard-asleep") {
-        // The stage keeps a failure, so that the program finds it there.
+        // If giving back fails, the log's stage (the memory that the program shares with its
+        // keeper) holds the error, and the program finds the error there.
         logs.retain(|_, log| is_late(&log.release()));
     }
     Ok(())

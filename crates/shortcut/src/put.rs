@@ -18,7 +18,8 @@ use crate::staged::Staged;
 pub enum Written {
     /// All bytes were written.
     Whole,
-    /// All bytes were written, and the caller must tell the keeper to look at the log.
+    /// All bytes were written. The caller must tell the keeper, which is the process that works
+    /// ahead for the log, to look at the log.
     TellKeeper,
     /// No byte was written. The log is not taken, so the kernel must write the bytes.
     NotTaken,

@@ -101,8 +101,8 @@ fn keys_go_when_memory_is_short_and_stay_away_after_a_restart() {
             if policy == "volatile-ttl" {
                 assert_eq!(client.call(&["GET", "stays"]), "$1\r\nx\r\n");
             }
-            // From here on nothing may be evicted, or the count would be wrong. Even the shutdown
-            // request could evict a key.
+            // The limit is lifted, so that nothing is evicted from here on. Otherwise the count
+            // would be wrong, because even the shutdown request could evict a key.
             assert_eq!(client.call(&["CONFIG", "SET", "maxmemory", "0"]), "+OK\r\n");
             let count = client.call(&["DBSIZE"]);
             server.stop();

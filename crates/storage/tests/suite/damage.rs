@@ -12,8 +12,8 @@ use slimio_storage::{
     SnapshotKind, SuperblockCopy, Volume, VolumeId, inspect, layout,
 };
 
-/// Returns a volume with some records, all of them durable, and the records. The last batches name
-/// the sequence of the newest superblock.
+/// Returns a volume with some durable records. Also returns the records themselves. The last
+/// batches name the sequence of the newest superblock.
 fn written() -> (Image, Vec<(u16, Vec<u8>)>) {
     let mut script = script(8);
     // These records come after the last update of the superblock, so their batches name the
@@ -91,9 +91,9 @@ fn every_set_of_damaged_superblock_copies() {
     }
 }
 
-/// One flush made the whole log durable, and nothing was appended after the flush. No batch says
-/// that the log is durable, but a mapped buffer does, even after a kill. So a damaged log must be
-/// refused.
+/// One flush made the whole log durable, and nothing was appended after the flush. No batch in the
+/// log says that the log is durable. But a mapped buffer says so, and it outlives a killed process.
+/// So a damaged log must be refused.
 #[test]
 fn a_durable_log_that_nothing_came_behind_is_missed() {
     let limits = Limits { exhaustive_max: 0, random_count: 0, torn: false };
@@ -158,8 +158,8 @@ fn lose_what_gives_the_log_its_newest_segment(kind: Kind) {
     let sizes = [large, large, small, large, large, small, large];
     for (number, size) in sizes.into_iter().enumerate() {
         if number == 3 || number == 6 {
-            // The log gets the next segment only now: at record 3 its second segment, whose extents
-            // already belonged to the log, and at record 6 its third.
+            // The log gets the next segment only now. At record 3, this is the second segment,
+            // whose extents already belonged to the log. At record 6, it is the third segment.
             let Volume { log, keeper, keeper_paths, .. } = &mut client.volume;
             let job = log.next_job(client.now).expect("the log asks for a segment to be prepared");
             let outcome = keeper.run(keeper_paths, job);

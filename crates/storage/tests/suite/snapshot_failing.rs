@@ -220,8 +220,8 @@ fn no_snapshot_begins_before_space_was_given_back() {
     assert!(log.begin_snapshot(SnapshotKind::Wal, 7).is_some());
 }
 
-/// An on-demand snapshot must not take the space of the next WAL-snapshot. The log can become short
-/// again only with that WAL-snapshot.
+/// An on-demand snapshot must not take the space of the next WAL-snapshot, because only that
+/// WAL-snapshot can make the log short again.
 #[test]
 fn a_point_in_time_in_a_file_leaves_the_next_snapshot_its_space() {
     let (mut client, _media) = client(Policy::Always);

@@ -163,8 +163,7 @@ impl Host {
         let (mut command, data) =
             if self.is_io { self.io_command(rng, cid) } else { admin_command(rng, cid) };
         let is_from_host = !data.is_empty();
-        // If the command has data from the host, they are in the capsule, or the target asks for
-        // them by an R2T.
+        // Data from the host is either in the capsule, or the target asks for it by an R2T.
         let is_in_capsule = is_from_host && data.len() <= 8192 && rng.u8(..4) > 0;
         if is_from_host {
             let size = data.len() as u32;
