@@ -136,8 +136,9 @@ pub(crate) fn run(stream: TcpStream, subsystem: Arc<Subsystem>, shared: Shared) 
 /// acknowledgements. After [`UNREACHABLE_TIME_MAX`] without an answer, the kernel ends the
 /// connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    /// Number of probes. The first comes after half of the time. The second half is divided into as
-    /// many equal pauses as there are probes.
+    /// Number of probes. The first probe comes when a host has been silent for half of
+    /// [`UNREACHABLE_TIME_MAX`]. The other half is divided into as many equal pauses as there are
+    /// probes.
     const QUESTIONS: u32 = 4;
     let half = UNREACHABLE_TIME_MAX / 2;
     stream.set_nonblocking(true)?;
@@ -260,7 +261,7 @@ impl Connection {
 
     /// Whether the next turn has input to take, so that the thread need not wait.
     fn is_busy(&self) -> bool {
-        // While its output is full, the session takes no bytes. When the output has room again, the
+        // The session takes no bytes while its output is full. When the output has room again, the
         // session takes those PDUs from the inbox that are complete.
         let has_left = self.session.has_left(&self.inbox[self.start..self.end]);
         self.session.wants_input() && (self.is_readable || has_left)

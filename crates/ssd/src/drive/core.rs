@@ -162,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Begins an operation at the time `now`. `opened` has the values that its path keeps. The
-    /// caller then [moves](StartedOp::transfer) the bytes of the operation.
+    /// Begins an operation at the time `now`. `opened` has the values that the operation's path
+    /// keeps. The caller then [moves](StartedOp::transfer) the bytes of the operation.
     pub(super) fn begin(
         &mut self,
         op: Op,
@@ -374,9 +374,10 @@ impl Drop for Core {
 }
 
 impl Shared {
-    /// Begins an operation and moves its bytes. It begins at `now`, or at the drive's own time if
-    /// `now` is `None`. `opened` has the values that its path keeps. If the operation's effect has
-    /// to be durable, [`InFlight::settle`](super::queue::InFlight::settle) makes it durable later.
+    /// Begins an operation and moves its bytes. The operation begins at `now`, or at the drive's
+    /// own time if `now` is `None`. `opened` has the values that the operation's path keeps. If the
+    /// operation's effect has to be durable,
+    /// [`InFlight::settle`](super::queue::InFlight::settle) makes it durable later.
     pub(super) fn begin(
         &self,
         op: Op,
