@@ -81,5 +81,5 @@ class RedisCli(TestCase):
             self.assertEqual(out.count("connected_clients:"), 2)
             return out.count("connected_clients:1\r\n") == 2
 
-        # The server may not have seen yet that the harness's own client has gone.
+        # The server notices only after a moment that the harness's own client has gone.
         until(seen, what="redis-cli being the only client")

@@ -258,7 +258,7 @@ class Snapshots(TestCase):
 
 
 def without(seen, name):
-    """The fields without `name`. After `SAVE`, the duration is left out: in SlimIO, `SAVE` is a
-    snapshot like any other, so it has a duration."""
+    """The fields without `name`. After `SAVE`, the duration is left out, because only SlimIO
+    measures it: in SlimIO, `SAVE` is a snapshot like any other."""
     kind, reply = seen
     return kind, {field: value for field, value in reply.items() if field != name}

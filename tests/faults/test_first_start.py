@@ -41,8 +41,8 @@ class Killed(TestCase):
     def each_call(self, is_killed_at, check):
         """Kills a process at the first call that `Killer` counts, a new process at the second call,
         and so on, each time on an empty volume. With a `step` above 1, only every `step`-th call is
-        tried. Returns the number of calls. After steps above 1, this number may be too high, by
-        less than `step`."""
+        tried. Returns the number of calls that a process makes. With a `step` above 1, this number
+        is too high by up to `step - 1`."""
         for number in range(1, CALLS_MAX, self.step):
             self.empty()
             with self.subTest(f"call {number}"):

@@ -127,7 +127,8 @@ impl<'a> CollectionRef<'a> {
     }
 
     /// Whether the collection takes so much memory that changing an element takes a few
-    /// microseconds. The processor's cache holds little of it, and a snapshot may share all of it.
+    /// microseconds. The change is that slow because the processor's cache holds little of the
+    /// collection, and because a snapshot may share all of the collection.
     pub(crate) fn is_huge(self) -> bool {
         self.tree().is_some_and(|tree| tree.memory() >= HUGE_SIZE_MIN)
     }

@@ -14,8 +14,9 @@ use crate::{meeting, open_logs, whole_files};
 
 /// A descriptor that is opened with one of these flags is not for writing.
 const OTHERS: c_int = libc::O_PATH | libc::O_DIRECTORY;
-/// If the program opens a log with one of these flags, the log's writes do not take the short path,
-/// because they are already direct or durable.
+/// If the program opens a log with one of these flags, the log's writes do not take the short path
+/// (direct overwrites of blocks that were written before), because the writes are already direct or
+/// durable.
 const OTHER_LOGS: c_int = libc::O_DIRECT | libc::O_DSYNC;
 
 /// Called when the program has opened a descriptor. If the file is open for writing, and is a log

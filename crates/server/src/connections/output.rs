@@ -20,7 +20,7 @@ const STRANGER_OUTPUT_MAX: u64 = 64 << 10;
 const CLOSED_MAX: usize = 64;
 
 impl Connections {
-    /// Hands all replies that may leave to the network.
+    /// Hands to the network all replies that may leave now.
     pub(crate) fn flush(&mut self, engine: &mut Engine, net: &mut dyn Net) {
         let releasable = engine.gate.releasable(engine.clock.now);
         let durable = engine.gate.durable();

@@ -29,7 +29,7 @@ fn both_hear_of_what_was_handed_over_when_it_is_durable() {
         world.wait_until_run("pusher", "rpush");
         waits(world, "0");
         assert!(pusher.is_silent(), "a reply was sent before the push was durable");
-        assert!(waiter.is_silent(), "an element that may come back was sent");
+        assert!(waiter.is_silent(), "the element was sent before its removal was durable");
         world.open();
         assert_eq!(pusher.read(), integer(1).as_bytes());
         assert_eq!(waiter.read(), popped("k", "v").as_bytes());
@@ -105,15 +105,16 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     let mut pusher = server.connect();
     pusher.send(&["RPUSH", "k", "v"]);
     until("the log did not stop", || info(&mut waiters.observer, "log_latched") == "1");
-    assert_eq!(served.read_to_end(), b"", "a client got an element that may come back");
+    assert_eq!(served.read_to_end(), b"", "a client got an element whose removal may be lost");
     assert_eq!(pusher.read_to_end(), b"", "a client got a reply to a push that may be lost");
     waiters.leave(1);
     let refusal = waiters.call(&["RPUSH", "other", "v"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
     let refusal = waiters.call(&["BLPOP", "other", "0"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
-    // The reply would say that the key holds nothing. The key is empty only because the other
-    // client was given the element, and the record of that change never became durable.
+    // If `next` got the reply that nothing came, the reply would say that the key is empty. But the
+    // key is empty only because the other client was given the element, and the record of that
+    // change never became durable.
     assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
     let withheld = String::from_utf8(next.read()).unwrap();
     assert!(withheld.starts_with("-MISCONF"), "{withheld}");

@@ -215,8 +215,8 @@ impl SlotPaths {
     /// snapshot needs, plus 64 MiB. The rest is returned to the file system. So a shortened slot
     /// grows again only if a snapshot is more than twice as long as the one before. While a
     /// snapshot is written, its slot grows beyond what the snapshot needs, but at most by a quarter
-    /// or by 64 MiB, whichever is more. So a data set whose size goes up and down by half never
-    /// makes a slot give back blocks.
+    /// or by 64 MiB, whichever is more. If the size of a data set goes up by half and down again,
+    /// even such a slot is not longer than what a slot keeps. So no slot then gives back blocks.
     ///
     /// # Errors
     /// If the slot can't be shortened. Its length is then unchanged.
