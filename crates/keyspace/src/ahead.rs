@@ -26,8 +26,9 @@ pub struct ElementAhead<'a> {
 }
 
 impl Db {
-    /// Prefetches the entries of the keys. Then, if an entry is a large collection, prefetches the
-    /// leaf of its element. Within each of these two passes, no read waits for another.
+    /// Prefetches the entries of the keys. Then, for each entry that is a large collection,
+    /// prefetches the leaf with the element that the request names. In each of these two passes,
+    /// the reads for one request do not wait for the reads for another.
     pub(crate) fn bring_in(&self, hasher: &KeyHasher, elements: &[ElementAhead<'_>]) {
         let table = self.table();
         let mut found = [None; AHEAD_MAX];

@@ -1,4 +1,6 @@
-//! Cuts the zeros off a log that was not released because the power failed.
+//! Cuts the zeros off a log that was written by the short path. The short path only overwrites
+//! blocks that were written before, so it first writes zeros after the log's end. If the power
+//! fails before the log is given back to the kernel, these zeros are left in the file.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -9,7 +11,8 @@ use slimio_device::{LBA_SIZE, WriteLease};
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// A log of Redis or Valkey begins with one of these bytes: with a request, or with a comment.
+/// A log of Redis or Valkey begins with one of these bytes. The first is the beginning of a
+/// request, the second that of a comment.
 const RESP: [u8; 2] = [b'*', b'#'];
 /// The first bytes of a log of Redis or Valkey that begins with an RDB file.
 const RDB: &[u8; 5] = b"REDIS";
@@ -33,10 +36,11 @@ pub enum Repaired {
 /// whole blocks.
 ///
 /// # Errors
-/// If the file can't be opened for writing, leased or read, if another program has it open
-/// (`ResourceBusy`), or if it is no log of Redis or Valkey (`InvalidData`): the file is then
-/// unchanged. If the file can't be cut, or if the cut can't be made durable: the file may then be
-/// shorter already.
+/// * If the file can't be opened for writing, leased or read.
+/// * If another program has the file open (`ResourceBusy`).
+/// * If the file is no log of Redis or Valkey (`InvalidData`).
+/// * If the file can't be cut, or if the cut can't be made durable. The file may then be shorter
+///   already. In all other cases, it is unchanged.
 pub fn repair(path: &Path) -> io::Result<Repaired> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     // A file that does not end with a zero needs no repair, even if another program has it open.

@@ -1,6 +1,7 @@
-//! Runs a session: a boot, and then simulated power cuts at points of its record, which has the
-//! writes of a device. A planted bug was put into the code on purpose. For each planted bug that
-//! the power cuts must catch, the boot and the power cuts are done once more.
+//! Runs a session: a virtual machine boots and runs the session's script. If the writes to a device
+//! were recorded meanwhile, power cuts are then simulated at points of this record. A planted bug
+//! is a bug that was put into the code on purpose. For each planted bug that the power cuts must
+//! catch, the boot and the power cuts are done once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -206,7 +207,8 @@ impl Run<'_> {
     }
 
     fn no_loop_device(&self) {
-        self.reported(|report| report.skip("images of power cuts: no loop device can be made"));
+        let why = "no power cut was checked, because no loop device can be made";
+        self.reported(|report| report.skip(why));
     }
 
     fn reported(&self, how: impl FnOnce(&mut Report)) {

@@ -154,8 +154,8 @@ fn only_those_wait_who_would_see_a_part_of_it() {
             [&["MULTI"], &["SELECT", "1"], &["SADD", "one", "name"], &["SELECT", "0"], &["EXEC"]];
         let goes_on = (0..TRIES).any(|_| is_beside(&elsewhere, &mut other));
         assert!(goes_on, "{elsewhere:?} waited for the long request");
-        // The transaction of a client that watches a key waits, because the server may not have
-        // reported a change of the key yet.
+        // The transaction of a client that watches a key waits, because the long request may be
+        // changing the key, and the server reports the change only when that request ends.
         assert_eq!(other.call(&["WATCH", "to"]), "+OK\r\n");
         begin(&mut client, &mut other);
         for request in ["MULTI", "PING"] {

@@ -13,7 +13,8 @@ use crate::error::{Doing, Result};
 const PACKAGES: &str = "mariadb-server-core mariadb-client-core mariadb-common";
 const LOADS: [&str; 3] = ["oltp_insert", "oltp_write_only", "oltp_read_write"];
 const THREADS: [u32; 3] = [1, 16, 32];
-/// By default, MariaDB writes its log by direct I/O. The short path does not serve such a log.
+/// By default, MariaDB writes its log by direct I/O. The short path, which is the way in which
+/// SlimIO writes the logs of other programs, does not serve such a log.
 const SETTINGS: [(&str, &[&str]); 3] = [
     ("default", &[]),
     ("`O_DSYNC`", &["--innodb-flush-method=O_DSYNC"]),
