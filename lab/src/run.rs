@@ -1,4 +1,5 @@
-//! One run: one scenario against one server in a fresh directory.
+//! One run: one scenario against one server in a fresh directory. Each scenario is a row of the
+//! tables of results.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -82,8 +82,8 @@ WRONG_VALUES = [
 def draw(random):
     """A random payload. Most payloads are right. A damaged payload keeps its old checksum, so both
     servers must refuse it. With a right checksum, stock Redis 7.0 might accept a damaged payload,
-    because by default it checks only parts of the value itself. Stock Redis refuses RDB versions
-    newer than its own.
+    because by default it checks only parts of the value itself. Version 999 is newer than the
+    servers' own version, so both must refuse it.
     """
     whole = payload(random.choice(VALUES), random.choice([6, 9, 10, 10, 10, 999]))
     chance = random.random()

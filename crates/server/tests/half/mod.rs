@@ -7,8 +7,9 @@ use crate::common::{BACK_ENDS, Client, encode, start_held, until};
 use crate::{info, serving};
 
 /// Number and size of the words that a client sends after a request that waits. The server reads
-/// only a limited number of bytes after such a request, and the words are just a few kilobytes
-/// longer. The rest must fit into the socket's buffer, where the kernel may count 30 KB as 100 KB.
+/// only a limited number of bytes after such a request. All words together are a few kilobytes
+/// longer than this limit. The bytes above the limit must fit into the socket's buffer, where the
+/// kernel may count 30 KB as 100 KB.
 const BEHIND: [usize; 2] = [36, 29_200];
 
 fn count_of(client: &mut Client, command: &str) -> usize {

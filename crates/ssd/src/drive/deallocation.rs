@@ -1,8 +1,8 @@
 //! How deallocations take effect: first in the mapping, then in the file.
 //!
 //! ```text
-//! due ──► entry, mapping ──► space given back, piece by piece ──► acknowledged
-//!         (under the lock)   (a piece under the lock)
+//! due ──► journal, mapping ──► space given back, piece by piece ──► acknowledged
+//!         (under the lock)     (each piece under the lock)
 //! ```
 //!
 //! A write maps its blocks before their bytes are in the file. If the process is killed in between,

@@ -25,8 +25,8 @@ pub struct WriterOptions {
     /// So frequent flushes of the snapshot keep the log's flushes short.
     pub flush_lbas: u64,
     /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
-    /// short of space, the slot gets these blocks before anything is written. Otherwise the log
-    /// might take the space while the snapshot is written.
+    /// short of space, the slot gets these blocks before anything is written, because the log might
+    /// take the space while the snapshot is written.
     pub reserve_lbas: u64,
     /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
