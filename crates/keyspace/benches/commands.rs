@@ -1,7 +1,8 @@
 //! Prints what a command costs, from parsing the request to writing the reply, in CPU nanoseconds
 //! and allocations.
 //!
-//! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys out of KEYS.
+//! `cargo bench -p slimio-keyspace [KEYS]` runs commands on random keys. The number of different
+//! keys is KEYS.
 
 #![expect(clippy::print_stdout, reason = "the benchmark prints its measurements")]
 

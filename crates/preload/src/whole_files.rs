@@ -1,5 +1,6 @@
 //! The open files that the program overwrites in whole blocks, and how a descriptor leads to its
-//! file.
+//! file. This library makes such an overwrite by the *short path*: one direct write, which is
+//! durable when it returns.
 //!
 //! These files share the table of descriptors with the logs. In that table, their numbers begin
 //! after those of the logs. This module uses no locks. So a forked child can go on, whatever the
@@ -32,7 +33,7 @@ const FILES: usize = OWN as usize - 1 - LOGS;
 /// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, each
 /// write goes to the end of the file, whatever the write's offset (see pwrite(2)). With `O_DIRECT`,
 /// the program can already make its next write while the last one is flushed. It could not if each
-/// write took the short path, because such a write returns only when it is durable.
+/// write took the short path, because a write by the short path returns only when it is durable.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
 /// The bit of `users` that is set in a slot that is not free.
 const BUSY: usize = 1 << 63;

@@ -1,8 +1,8 @@
 //! The keeper, which owns the superblock and makes room for the log.
 //!
 //! Some jobs release space, others hand it out. Each such change needs a superblock that allows it.
-//! Each update of the superblock writes two of its four copies. The invariant: both are durable
-//! before the keeper returns the job's outcome.
+//! Each update of the superblock writes two of its four copies. The invariant: the two written
+//! copies are durable before the keeper returns the job's outcome.
 
 use std::ops::Range;
 

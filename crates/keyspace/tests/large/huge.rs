@@ -80,7 +80,7 @@ fn elements_of_one_are_drawn_in_short_steps() {
     let list = (wanted * size_of::<usize>()) as i64;
     assert!(
         freed >= list,
-        "only {freed} bytes are garbage: the command freed the list of drawn elements"
+        "only {freed} bytes are garbage, so the command itself freed the list of drawn elements"
     );
     let value = driver.keyspace.get(DbIndex(0), b"set", 1);
     assert_eq!(value.and_then(ValueRef::as_collection).map(CollectionRef::len), Some(COUNT));

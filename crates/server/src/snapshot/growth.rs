@@ -17,7 +17,7 @@ const GROWTH_MAX: u64 = 3;
 /// If a data set has fewer bytes than this, it counts as having this size.
 const DATA_MIN: u64 = 64 << 20;
 /// The rate that would just suffice for the log's room is multiplied by this factor, because the
-/// log may grow faster later, or the snapshot may not reach its rate.
+/// log may grow faster later, or the snapshot may turn out slower than its rate.
 const SAFETY_FACTOR: f64 = 1.5;
 /// Shares of the memory limit of a snapshot. If more than `MEMORY_FROM` is held, the rate rises
 /// with the held memory, up to the full rate at `MEMORY_TO`. If more than `MEMORY_TO` is held, the
