@@ -1,5 +1,6 @@
-//! Stock MariaDB under `slimio shortcut run`. The redo log takes the short path to the device if
-//! MariaDB writes the log with buffered I/O.
+//! Stock MariaDB under `slimio shortcut run`. The redo log takes the short path to the device
+//! (direct overwrites of blocks that were written before) if MariaDB itself would write the log
+//! with buffered I/O.
 
 use std::fs;
 use std::path::PathBuf;
