@@ -1,5 +1,5 @@
-//! Jobs that may wait for a disk. They run on a thread of their own while the client waits, so that
-//! the command thread never waits for a disk.
+//! Jobs that may have to wait for a disk. They run on a thread of their own while the client waits,
+//! so that the command thread never waits for a disk.
 
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};

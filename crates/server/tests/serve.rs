@@ -407,8 +407,8 @@ fn broken_protocol_is_answered_and_ended() {
 fn a_reply_that_came_while_its_client_waited_is_sent() {
     serving("", |server| {
         let mut client = server.connect();
-        // After the reset, no counter changes, so the server sets no timer. Only the reply itself
-        // can wake the server.
+        // After the reset, no counter changes, so no timer wakes the server. It must not go to
+        // sleep before the reply is sent.
         assert_eq!(client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
         assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
         assert_eq!(client.call(&["PING"]), "+PONG\r\n");

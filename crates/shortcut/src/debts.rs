@@ -3,7 +3,7 @@
 //! Several processes may overwrite a file. A write that takes the short path is durable when it
 //! returns. Any other change of the file leaves a *debt*. While a file has a debt, each process
 //! that syncs the file has to call the kernel. So the debts are in memory that all these processes
-//! share.
+//! share. They get this memory from the keeper, which is the process `slimio shortcut run`.
 //!
 //! Two numbers say whether a file has a debt. `changed` is raised at the beginning and at the end
 //! of each change that leaves a debt. When a sync has succeeded, `synced` is set to the value that
@@ -219,8 +219,7 @@ impl Debt<'_> {
         self.entry[4].load(Ordering::SeqCst)
     }
 
-    /// Whether the caller has to tell the keeper of the file. True only for the first caller. (The
-    /// keeper is the process that looks after a program's logs.)
+    /// Whether the caller has to tell the keeper of the file. True only for the first caller.
     pub fn is_new(&self) -> bool {
         self.entry[5].fetch_or(TOLD, Ordering::SeqCst) & TOLD == 0
     }

@@ -20,11 +20,11 @@ pub const WRITE_AFTER: Duration = Duration::from_secs(1);
 pub enum Policy {
     /// A write is acknowledged when it and all writes before it are on stable media.
     Always,
-    /// A write is acknowledged when it outlives the process. The write is stable at most a second
-    /// later.
+    /// A write is acknowledged as soon as a kill of the process can't lose it. The write is stable
+    /// at most a second later.
     EverySec,
-    /// A write is acknowledged when it outlives the process. The device decides when the write
-    /// becomes stable.
+    /// A write is acknowledged as soon as a kill of the process can't lose it. The device decides
+    /// when the write becomes stable.
     No,
 }
 

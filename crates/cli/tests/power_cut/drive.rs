@@ -128,7 +128,7 @@ fn record(place: &Place) -> Recorded {
 struct Allowed {
     /// The stamps that each block may have. Stamp 0 stands for a block without data.
     stamps: Vec<Vec<u64>>,
-    /// How many written blocks the drive may count, at least and at most.
+    /// The smallest and the largest number of written blocks that the drive may count.
     written: (u64, u64),
 }
 

@@ -42,7 +42,8 @@ pub(crate) struct RateInputs {
 /// How fast the log grows.
 #[derive(Debug)]
 pub(crate) struct Growth {
-    /// Bytes that were written to the log's area when the snapshot began, and at the last sample.
+    /// Number of bytes that had been written to the log's area when the snapshot began, and at the
+    /// last sample.
     began: u64,
     written: u64,
     looked_at: Instant,

@@ -9,7 +9,7 @@
 //! such a block is mapped, but has the bytes that were in the file before. So when a write maps a
 //! block that held nothing, the file must have no old bytes for that block. Such a block can have
 //! old bytes for three reasons: its space was not given back yet; it could not be given back; or a
-//! write that began before the deallocation stored its bytes afterwards. This process remembers
+//! write was under way at the deallocation, and stored its bytes afterwards. This process remembers
 //! these blocks. The next process finds the last deallocations in the journal, and finishes them.
 //! It looks at every other part of the drive once, before it maps a block there. So a checkpoint,
 //! after which the journal's older deallocations are not read any more, need not wait until their

@@ -206,17 +206,17 @@ impl SlotPaths {
         self.paths.each_ref().map(lbas)
     }
 
-    /// Gives back a piece of a reserve's space. Nobody may be reading the slot. Returns true as
-    /// long as there is more to give back. The caller waits a little between two calls, so that the
-    /// log never has to wait for this.
+    /// Gives back a piece of a reserve's space. The slot must have no reader. Returns true as long
+    /// as there is more to give back. The caller waits a little between two calls, so that the log
+    /// never has to wait for this.
     ///
     /// On a device, all of the reserve's space is given back, in whole extents, so that other areas
     /// can take these extents. If the slot is a file, it keeps twice the `need_lbas` blocks that a
     /// snapshot needs, plus 64 MiB. The rest is returned to the file system. So a shortened slot
     /// grows again only if a snapshot is more than twice as long as the one before. While a
     /// snapshot is written, its slot grows beyond what the snapshot needs, but at most by a quarter
-    /// or by 64 MiB, whichever is more. If the size of a data set goes up by half and down again,
-    /// even such a slot is not longer than what a slot keeps. So no slot then gives back blocks.
+    /// or by 64 MiB, whichever is more. So if the size of a data set goes up by half and down
+    /// again, no slot becomes longer than what it keeps, and nothing is given back.
     ///
     /// # Errors
     /// If the slot can't be shortened. Its length is then unchanged.
