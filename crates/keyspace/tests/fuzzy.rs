@@ -1,6 +1,6 @@
 //! A fuzzy capture takes all entries while commands go on, and may leave out entries that were
-//! deleted or overwritten before they were taken. Together with the log since its beginning, it
-//! must give the data set.
+//! deleted or overwritten before they were taken. The taken entries, and the log since the capture
+//! began, must together give the data set.
 
 mod common;
 #[path = "common/contents.rs"]
@@ -167,7 +167,7 @@ fn with_the_log_it_is_the_data_set() {
         let alone = contents(&again);
         assert!(
             alone.iter().all(|entry| before.contains(entry)),
-            "round {round}: no entry is newer than the capture's beginning"
+            "round {round}: a captured entry is newer than the capture's beginning"
         );
         replay(&mut again, &server.log);
         let (ours, theirs) = (contents(&server.driver.keyspace), contents(&again));
@@ -256,8 +256,8 @@ fn what_depends_on_the_old_value_has_it() {
     }
 }
 
-/// A fuzzy capture is made so that writes need not keep old values for the capture. Writes must
-/// free as much memory as without a capture.
+/// The purpose of a fuzzy capture is that writes need not keep old values for it. So during such a
+/// capture, writes must free as much memory as without a capture.
 #[test]
 fn what_is_overwritten_is_not_held() {
     let mut server = Server::new(7);

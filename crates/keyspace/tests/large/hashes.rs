@@ -23,7 +23,7 @@ fn step(
     reply: &mut ReplyBuf,
 ) -> Outcome {
     let (outcome, effects) = steps::step(driver, steps::command(request), request, before, reply);
-    assert!(effects.is_empty(), "a read has no effects");
+    assert!(effects.is_empty(), "a read must have no effects");
     outcome
 }
 
@@ -37,7 +37,7 @@ fn run_in_steps(
     let request = OwnedRequest::from_args(args);
     let run = steps::command(&request);
     let (reply, steps, has_effects) = steps::run_in_steps(driver, run, &request, between);
-    assert!(!has_effects, "a read has no effects");
+    assert!(!has_effects, "a read must have no effects");
     (String::from_utf8(reply).expect("text"), steps)
 }
 

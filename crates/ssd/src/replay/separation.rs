@@ -69,8 +69,8 @@ impl std::error::Error for NotSeparate {}
 
 impl Separation {
     /// Checks three conditions. Each of the first `streams` streams has writes. No stream overwrote
-    /// blocks of another stream without a deallocation in between; only streams in `sharing` may
-    /// overwrite each other's blocks. No reclaim unit held data of two streams at the same time.
+    /// blocks of another stream without a deallocation in between, except where both streams are in
+    /// `sharing`. No reclaim unit held data of two streams at the same time.
     ///
     /// # Errors
     /// If a condition does not hold. The error names the first such condition.

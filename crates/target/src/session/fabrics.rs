@@ -48,7 +48,7 @@ impl Session {
         now: Instant,
     ) -> Result<(), Refusal> {
         match Connect::fabrics_type(command) {
-            // The host has sent two Connects, and the data of the first has arrived already.
+            // The host has sent two Connects, and the first one has been carried out already.
             opcode::fabrics::CONNECT if !matches!(self.phase, Phase::Connect) => {
                 return Err(Refusal::sequence());
             }
