@@ -135,7 +135,7 @@ fn known_writes_discards_and_flushes_are_recorded_to_the_byte() {
     assert!(events[..begin].iter().all(|event| *event == TraceEvent::Flush), "{events:?}");
     assert_eq!(events[begin..], expected);
     assert!(records.is_sorted_by_key(|record| record.time_ns));
-    assert!(!scratch.path.join("disk").exists(), "the disk is removed");
+    assert!(!scratch.path.join("disk").exists(), "the disk was not removed");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_recording_that_was_killed_does_not_block_the_next() {
     let mut killed = start_recording(&scratch, &stock.program, &first);
     killed.kill().unwrap();
     killed.wait().unwrap();
-    assert!(is_anything_left(&scratch.path), "the killed recording leaves its mounts");
+    assert!(is_anything_left(&scratch.path), "the killed recording left nothing mounted");
 
     let next = start_recording(&scratch, &stock.program, &second);
     // While this recording runs, no other recording can use the same folder.

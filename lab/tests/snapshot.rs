@@ -60,13 +60,13 @@ fn a_snapshot_is_over_when_the_server_has_it() {
     let took = take(&mut client, Kind::Save).unwrap();
     let seen = watch.finish();
     let size = dump.metadata().unwrap().len();
-    assert!(size > PAYLOAD_BYTES / 2, "half of the data is left after compression: {size}");
+    assert!(size > PAYLOAD_BYTES / 2, "the file has too few bytes: {size}");
     assert!(took > Duration::from_millis(10), "{took:?}");
     let Reply::Integer(saved_after) = client.expect(&["LASTSAVE"]).unwrap() else { panic!() };
     assert!(saved_after >= saved_before);
     assert!(seen.pss_bytes_before > PAYLOAD_BYTES, "{seen:?}");
     assert!(seen.pss_bytes_peak >= seen.pss_bytes_before, "{seen:?}");
-    assert!(seen.saver.is_some(), "the watch sees a child that saves for {took:?}");
+    assert!(seen.saver.is_some(), "the watch saw no child that saves, within {took:?}");
 
     take(&mut client, Kind::Rewrite).unwrap();
     let logs = std::fs::read_dir(config.data_directory().join("appendonlydir")).unwrap();
@@ -170,7 +170,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
         assert!(median(name, "snapshot_s") > 0.005, "{name}");
         assert!(median(name, "pss_peak_per_before") >= 1.0, "{name}");
         assert!(median(name, "write_rate_per_snapshot_rate") > 0.0, "{name}");
-        assert!(median(name, "command_thread_away_ms_max") > 0.0, "a fork takes time: {name}");
+        assert!(median(name, "command_thread_away_ms_max") > 0.0, "{name}: the fork took no time");
         assert!(median(name, "set_p999_during_per_without") > 0.0, "{name}");
         let offered = median(name, "offered_per_s");
         let capacity = median(name, "requests_per_s_without");
@@ -197,7 +197,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
         assert!(plots.iter().any(|plot| plot == name), "{name} is not among {plots:?}");
     }
     let picture = std::fs::read_to_string(out.join("over-time-snapshot-everysec.svg")).unwrap();
-    assert_eq!(picture.matches("opacity=\"0.1\"").count(), 1, "the snapshot is tinted: {picture}");
+    assert_eq!(picture.matches("opacity=\"0.1\"").count(), 1, "not exactly one tint: {picture}");
 
     let report = markdown::render(&comparison, "this test");
     for expected in [
@@ -211,7 +211,7 @@ fn snapshot_rows_leave_their_numbers_tables_and_pictures() {
     let verdicts = targets::verdicts(&comparison);
     let plain = verdicts.iter().find(|verdict| verdict.title.contains("without compression"));
     let plain_s = median("snapshot-everysec-plain", "snapshot_s");
-    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock's number comes from its own row");
+    assert_eq!(plain.unwrap().stock, Some(plain_s), "stock's number must come from its own row");
     assert!(verdicts.iter().all(|verdict| verdict.met.is_none()), "SlimIO was not measured");
 }
 
@@ -248,7 +248,7 @@ fn rows_about_the_slowest_command_leave_their_numbers() {
     for name in names {
         let runs = comparison.runs(name, ServerKind::Stock).unwrap();
         assert!(runs.median("command_ms_max_by_clock").is_some(), "{name}");
-        assert!(runs.median("command_cpu_ms_max").is_none(), "stock reports no CPU time");
+        assert!(runs.median("command_cpu_ms_max").is_none(), "stock must report no CPU time");
     }
     let report = markdown::render(&comparison, "this test");
     assert!(report.contains("## The slowest command\n"), "{report}");

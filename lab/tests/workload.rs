@@ -50,7 +50,7 @@ fn clients_are_held_back_by_all_of_the_log() {
     workload.drive(&server, &look).unwrap();
     let (times, largest) = (times.into_inner(), largest.into_inner());
     assert!(times >= 2, "clients were held back {times} times");
-    assert!(largest <= most, "the log has {largest} bytes, and may have {most}");
+    assert!(largest <= most, "the log has {largest} bytes, more than {most}");
     server.stop().unwrap();
 }
 

@@ -33,7 +33,7 @@ class Takers:
 
 
 class Kills(TestCase):
-    """Base class of the tests. Each subclass has its own policy."""
+    """Base class of the tests. Each subclass has its own `appendfsync` policy."""
 
     policy = ""
     seconds = 40

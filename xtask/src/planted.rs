@@ -3,8 +3,9 @@
 //! Each line of `crates/planted/planted-bugs.txt` names a bug and the test that must catch it. One
 //! build of a test target contains all bugs, and an environment variable activates one. The run is
 //! green only if each test fails with its bug, and passes without it in the same program. Some bugs
-//! show only if threads happen to meet in a certain order. A test that misses its bug runs again,
-//! at most [`RUNS_MAX`] times, and the last line names each bug that took more than one run.
+//! show only if threads happen to meet in a certain order. So a test that misses its bug runs
+//! again, until it has run [`RUNS_MAX`] times. The last line of the output names each bug that took
+//! more than one run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

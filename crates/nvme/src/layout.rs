@@ -191,7 +191,7 @@ macro_rules! layout {
                 &[$(($at, <$type as $crate::layout::Field>::SIZE)),*],
                 $size,
             ),
-            "the fields are in order and inside the structure",
+            "the fields must be in order and inside the structure",
         );
 
         impl $name {

@@ -19,8 +19,9 @@
 //! previous event, in nanoseconds. If the event has a range, two numbers follow, both in sectors of
 //! 512 bytes: the start of the range, relative to the end of the stream's last range, and the
 //! length of the range. If the event is a mark, the next number is the size of the mark's text, and
-//! the text follows. A trace without an end block was not finished, and nobody knows how many events
-//! are missing. So a reader first returns all events of whole blocks, and then reports an error.
+//! the text follows. A trace without an end block was not finished, and nobody knows how many
+//! events are missing. So a reader first returns all events of whole blocks, and then reports an
+//! error.
 
 mod reader;
 mod tape;

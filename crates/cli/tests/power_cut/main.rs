@@ -39,7 +39,8 @@ trait Program {
     const CLIENTS: usize;
     /// How many writes each client makes.
     const WRITES: u64;
-    /// How many cuts there are, each with three images.
+    /// How many cuts there are. Each has three images, which differ in the unflushed data that the
+    /// disk still has.
     const CUTS: usize;
 
     /// Makes the files that the program needs before it starts.

@@ -68,9 +68,9 @@ fn memory_is_taken_by_what_is_used_and_can_be_let_go() {
     for buffer in &mut buffers[1..] {
         buffer.let_go();
     }
-    assert_eq!(resident(&path), LARGE / 4, "one of four buffers was not let go");
+    assert_eq!(resident(&path), LARGE / 4, "only the first of four buffers must stay");
     for buffer in &buffers {
-        assert!(buffer.iter().all(|&byte| byte == 3), "the contents come back");
+        assert!(buffer.iter().all(|&byte| byte == 3), "the contents must come back");
     }
     assert_eq!(resident(&path), LARGE);
 }

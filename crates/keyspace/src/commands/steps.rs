@@ -30,8 +30,8 @@ const PATCH_AT_ONCE_MAX: usize = 1 << 20;
 
 impl Keyspace {
     /// Whether the first argument of a request names a huge collection, and the request has too
-    /// many arguments to run at once. The command changes an element of the collection for each
-    /// argument.
+    /// many arguments to run at once. The limit is meant for commands that change an element of the
+    /// collection for each argument.
     pub fn changes_much_of_huge(&self, db: DbIndex, args: Args<'_>) -> bool {
         let is_huge = || {
             let value = self.get(db, &args.bytes(1), i64::MIN);

@@ -12,9 +12,9 @@
 //! requests would have to. The waiting requests run in the order of arrival. Requests that look at
 //! the data set as a whole wait, too, and nothing expires or is evicted.
 //!
-//! Only one long request runs at a time. Once it holds its keys, it asks for no more room in the log
-//! and waits for nobody. So it always ends, even if its client has disconnected. The log has either
-//! all effects of the long request, in one record, or none of them.
+//! Only one long request runs at a time. Once it holds its keys, it asks for no more room in the
+//! log and waits for nobody. So it always ends, even if its client has disconnected. The log has
+//! either all effects of the long request, in one record, or none of them.
 
 mod held_up;
 

@@ -97,7 +97,7 @@ fn a_trace_holds_only_whole_sectors_of_its_device() {
     }
     let range = ByteRange::new(0, 512);
     writer.push(0, &TraceEvent::Write { stream: STREAMS_MAX, range }).unwrap_err();
-    assert_eq!(writer.event_count(), 0, "events that were refused are not counted");
+    assert_eq!(writer.event_count(), 0, "refused events were counted");
     let about = vec![("two\nlines".to_owned(), String::new())];
     TraceWriter::new(Vec::new(), &TraceHeader { device_bytes: 0, about }).unwrap_err();
 }

@@ -34,20 +34,20 @@ fn a_drive_in_a_file_is_there_again() {
     assert_eq!(
         second.counters().host_bytes(),
         5 * LBA_SIZE as u64,
-        "the counters go on after a start"
+        "the counters must go on after a start"
     );
     assert_eq!(second.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
     drop(path);
     let counters = second.counters();
     let killed = as_killed(&file);
     let mut third = drive(&in_file(killed));
-    assert_eq!(third.notes().len(), 1, "a kill loses nothing");
+    assert_eq!(third.notes().len(), 1, "the notes report a loss, but a kill loses nothing");
     let mut path = third.open_path().expect("a path opens");
     assert_eq!([10, 11, 12, 13, 100].map(|lba| byte_at(&mut *path, lba)), [1, 0xDD, 0xDD, 1, 2]);
-    assert_eq!(third.counters(), counters, "the counters go on after a kill");
+    assert_eq!(third.counters(), counters, "the counters must go on after a kill");
     assert_eq!(third.with_ftl(slimio_ssd::Ftl::mapped_count), 3);
     drop((second, third, path));
-    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "a closed drive has lost nothing");
+    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "the closed drive lost something");
     std::fs::OpenOptions::new()
         .write(true)
         .open(&file)
@@ -94,7 +94,7 @@ fn a_drive_in_a_file_is_made_once() {
     let other = parse(",timing=paper,cache=0,deallocate=5,victims=fifo");
     assert_eq!(other.config.timing, Timing::PAPER);
     drop(drive(&other));
-    assert_eq!(parse("").config, other.config, "options that are left out keep their values");
+    assert_eq!(parse("").config, other.config, "options that are left out must keep their values");
     for (options, why) in [
         (",ru=2M", "made with reclaim units of ru=1 MiB, not 2 MiB"),
         (",spare=40%", "made with a count of reclaim units (spare=) of 92, not 107"),

@@ -83,7 +83,7 @@ impl Log {
             "`close_batch` leaves no batch open, because every open batch holds a record"
         );
         self.stats.records += 1;
-        assert!(!record.full.is_empty(), "a staged record has a payload");
+        assert!(!record.full.is_empty(), "a staged record must have a payload");
         let last = record.full.len() - 1;
         for (index, (mut buffer, hash)) in record.full.into_iter().enumerate() {
             let used = if index == last { last_used } else { buffer.len() };
@@ -106,7 +106,7 @@ impl Log {
         }
         debug_assert!(
             self.has_place(),
-            "the caller has checked that the log has room for the record"
+            "the caller must have checked that the log has room for the record"
         );
         self.appended
     }
