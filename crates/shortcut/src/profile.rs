@@ -53,8 +53,8 @@ const WAL: &[&str] = &["*/pg_wal/[0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F
 /// The redo log of InnoDB.
 const REDO: &[&str] = &["*/ib_logfile[0-9]*"];
 
-/// The write-ahead log of a database in WAL mode. Each frame has a checksum that also covers the
-/// frames before it.
+/// The write-ahead log of an SQLite database in WAL mode. Each frame has a checksum that also
+/// covers the frames before it.
 const SQLITE_WAL: &[&str] = &["*-wal"];
 /// RocksDB's log. RocksDB skips records of zeros at the end of a log, because it may have allocated
 /// blocks there itself.

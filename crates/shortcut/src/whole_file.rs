@@ -43,8 +43,8 @@ const HARMLESS: [Errno; 9] = [
 ];
 
 /// At most this many writes take the short path before the next sync. A program that writes more
-/// without a sync either writes much at once, or does not wait for the disk when it commits. Then
-/// its writes should not wait for the disk either.
+/// without a sync either writes much at once, or does not wait for the disk when it commits. In
+/// both cases, its writes should not wait for the disk.
 const UNSYNCED_MAX: u32 = 8;
 /// The largest number of extents that are looked up at once.
 const EXTENTS_MAX: usize = 128;

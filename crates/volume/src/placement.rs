@@ -202,8 +202,8 @@ impl Monitor {
             return Some(monitor);
         }
         let (end, ended) = channel();
-        // No thread is started if the counters can't be read now. A process that may not read them
-        // now may not read them later either.
+        // No thread is started if the counters can't be read now. A process that lacks the
+        // permission to read them now will not have it later either.
         let thread = at_open.ok().and_then(|at_open| {
             let counted = counted.clone();
             let ask = move || {

@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(
             axis.range([2.0, 2.0].into_iter()),
             2.0..3.0,
-            "an axis whose numbers are all the same has a length"
+            "an axis must have a length even if all its numbers are the same"
         );
         assert_eq!(axis.range([].into_iter()), 0.0..1.0);
     }
@@ -327,13 +327,13 @@ mod tests {
         }
         assert!(picture.contains("font-size=\"16\""), "{picture}");
         let lines = |ink: &str| picture.matches(&format!("stroke=\"{ink}\"")).count();
-        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "each colour has one curve");
+        assert_eq!((lines("#1E64C8"), lines("#E18214")), (1, 1), "each colour must have one curve");
         blue.spans = vec![(2.0, 4.0)];
         let filled = |picture: &str| picture.matches("fill=\"#1E64C8\"").count();
         assert_eq!(
             (filled(&picture), filled(&drawn(&blue))),
             (1, 3),
-            "a span adds a tint and a bar"
+            "a span must add a tint and a bar"
         );
         blue.mark = Mark::Dots;
         assert_eq!(drawn(&blue).matches("<circle").count(), 2);

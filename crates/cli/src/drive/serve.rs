@@ -173,7 +173,7 @@ fn leave_at_last() {
 
 /// Waits for a signal.
 fn wait(mut stopped: UnixStream) {
-    // A byte means that a signal came. The drive stops after an error, too.
+    // A byte means that a signal came. If the read fails, the drive stops, too.
     let _ = stopped.read(&mut [0]);
 }
 

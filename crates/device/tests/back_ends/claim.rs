@@ -67,7 +67,7 @@ fn a_directory_that_is_only_claimed_is_waited_for() {
     assert_eq!(
         directory.names(),
         Ok(Vec::new()),
-        "the files of the lock and the claim are not listed"
+        "the files of the lock and the claim must not be listed"
     );
     let mode =
         place.path().join(CLAIM_FILE_NAME).metadata().expect("the claim's file exists").mode();
@@ -258,6 +258,6 @@ fn what_a_dropped_path_has_in_flight_is_waited_for() {
     assert_eq!(
         read.buffer.expect("a read returns its buffer")[..],
         [7; LBA_SIZE],
-        "the write ends before the next owner reads"
+        "the write must end before the next owner reads"
     );
 }

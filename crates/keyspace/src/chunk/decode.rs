@@ -46,8 +46,8 @@ pub struct Decoded {
     pub(super) usage: Option<Usage>,
 }
 
-/// A part of a large value or key, to be joined with the other parts. What the parts so far have
-/// made is *pending*: a string, a key, or a collection.
+/// A part of a large value or key, to be joined with the other parts. The string, key or collection
+/// that the parts so far have made is called *pending*.
 #[derive(Debug)]
 pub(super) enum Fragment {
     /// The next piece of the pending string.

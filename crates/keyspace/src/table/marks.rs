@@ -132,17 +132,17 @@ impl Marks {
     pub(super) fn check(&self, bucket_count: usize) -> usize {
         let mut all = 0;
         for group in &self.groups {
-            assert_eq!(group.counts.len(), group.bits.len(), "each segment has a count");
+            assert_eq!(group.counts.len(), group.bits.len(), "each segment must have a count");
             let mut of_group = 0;
             for (bits, count) in group.bits.iter().zip(&group.counts) {
                 let marked: u32 = bits.iter().map(|word| word.count_ones()).sum();
-                assert_eq!(marked, u32::from(*count), "a segment counts its marks");
+                assert_eq!(marked, u32::from(*count), "a segment has a wrong count of its marks");
                 of_group += marked as usize;
             }
-            assert_eq!(of_group, group.count, "a group counts its marks");
+            assert_eq!(of_group, group.count, "a group has a wrong count of its marks");
             all += of_group;
         }
-        assert_eq!(self.next(bucket_count), None, "no bucket past the last is marked");
+        assert_eq!(self.next(bucket_count), None, "a bucket past the last one is marked");
         all
     }
 }

@@ -99,8 +99,8 @@ unsafe fn give_up_sent(message: *const msghdr) {
 }
 
 /// Gives all logs back to the kernel for good before the program limits the size of its files.
-/// Otherwise, the zeros that the keeper, the process that looks after the logs, writes after a
-/// log's end would count towards the limit.
+/// Otherwise, the limit would also apply to the zeros that the keeper (the process that looks after
+/// the logs) writes after a log's end.
 ///
 /// # Safety
 /// `limit` is null or points to an `rlimit` that can be read.

@@ -1,5 +1,6 @@
-//! The functions of libc that read. If the short path has taken the file, it serves the plain ones
-//! of these calls. Before any other call, the file is given back.
+//! The functions of libc that read. If this library has taken the file, it writes the file in place
+//! of the kernel, and serves plain reads and preads itself. Before any other of these calls, the
+//! library gives the file back: from then on, the kernel writes the file again.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

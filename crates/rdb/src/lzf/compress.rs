@@ -67,9 +67,9 @@ impl Compressor {
             self.given_up = self.given_up.wrapping_add(1);
             return None;
         }
-        // The table is cleared for each string, so a short string uses only a part of the table.
-        // Every place in a cleared table lies before the current place. So the compressor need not
-        // check this, and saves an unpredictable branch.
+        // The table is cleared for each string. To keep this cheap, a short string uses only a part
+        // of the table. Every place in a cleared table lies before the current place. So the
+        // compressor need not check this, and saves an unpredictable branch.
         let bits = input.len().ilog2().clamp(TABLE_BITS_MIN, TABLE_BITS_MAX);
         self.table[..1 << bits].fill(0);
         let size_max = input.len() - (input.len() / 16).max(4);
@@ -263,7 +263,7 @@ mod tests {
         let mut compressor = Compressor::new();
         let first: Vec<u8> = (0..200).collect();
         assert_eq!(round_trip(&mut compressor, &first), None);
-        assert_eq!(round_trip(&mut compressor, &first), None, "an earlier string gives no match");
+        assert_eq!(round_trip(&mut compressor, &first), None, "an earlier string gave a match");
         assert!(round_trip(&mut compressor, &first.repeat(2)).is_some());
     }
 

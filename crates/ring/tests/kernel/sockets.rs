@@ -127,7 +127,7 @@ fn a_starved_receive_can_be_cancelled_and_closed() {
             assert!(matches!(completion.outcome, Outcome::Received(Err(Errno::CANCELED))));
         }
         assert_eq!(ring.in_flight(), 0);
-        assert!(ring.descriptor(other).is_none(), "the socket is closed");
+        assert!(ring.descriptor(other).is_none(), "the socket must be closed");
 
         // The buffer and the socket must still be usable, and no byte may be lost.
         ring.give_back(provided);
@@ -153,7 +153,7 @@ fn receives_behind_what_is_there() {
         assert!(completion.is_last);
         let Outcome::ReceivedInto { bytes, result } = completion.outcome else { panic!() };
         assert_eq!((bytes.as_slice(), result), (&b"head body"[..], Ok(4)));
-        assert_eq!(bytes.as_ptr(), address, "the bytes were appended in place");
+        assert_eq!(bytes.as_ptr(), address, "the bytes must be appended in place");
 
         ring.receive_into(near, bytes, usize::MAX, ());
         drop(far);

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(
             opened.engine.snapshots.thread.as_ref().unwrap().rate(),
             0,
-            "without load, there is no limit"
+            "without load, there must be no limit"
         );
     }
 

@@ -164,8 +164,8 @@ impl Exporter {
 /// this is the link's target.
 ///
 /// # Errors
-/// If `path` is a symbolic link that cannot be followed, or if it is something other than a file,
-/// which an export must not replace. The error is a sentence for the user.
+/// If `path` is a symbolic link that cannot be followed, or if `path` is no regular file, because
+/// an export must replace only regular files. The error is a sentence for the user.
 fn replaced_by(path: &Path) -> Result<PathBuf, String> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {

@@ -17,9 +17,10 @@ use crate::explain::explain;
 
 /// Turns a volume's on-demand snapshot into the root (the snapshot that the next start loads), with
 /// an empty log after it. Everything that was written since the snapshot was taken is lost. The
-/// WAL-snapshot is lost, too. The on-demand snapshot is read, checked and decoded as a whole before
-/// anything is changed. Then one update of the superblock makes the change, which is durable when
-/// this function returns. The setting of `appendonly` on the volume does not change.
+/// WAL-snapshot (the snapshot that the log went on from) is lost, too. The on-demand snapshot is
+/// read, checked and decoded as a whole before anything is changed. Then one update of the
+/// superblock makes the change, which is durable when this function returns. The setting of
+/// `appendonly` on the volume does not change.
 ///
 /// If the volume was last written on another device, the volume is refused unless `accept_device`
 /// is set. With `accept_device`, the volume becomes this device's volume. Rolling back takes as

@@ -31,8 +31,8 @@ const NICENESS: i32 = 10;
 /// - The idle thread has waited longer than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
 /// See [`LOST_MAX`]. A smaller loss slows only the snapshot, and only by the lost share of the
-/// time. Everybody else gains: when the nice thread ran instead, clients under `appendfsync always`
-/// lost a tenth more of their throughput.
+/// time. For everybody else, it is better that the idle thread keeps its turn: when the nice thread
+/// ran instead, clients under `appendfsync always` lost a tenth more of their throughput.
 const LOST_SHARE_MAX: u32 = 4;
 /// Shortest turn of the nice thread, unless the work ends.
 const NICE_TURN_MIN: Duration = Duration::from_millis(200);

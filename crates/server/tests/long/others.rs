@@ -314,8 +314,8 @@ fn nobody_sets_a_key_that_is_being_restored() {
     }
 }
 
-/// A reply that is made in steps waits until the records in the log are durable. So it must not
-/// show data that is not in the log yet.
+/// A reply that is made in steps waits until the records in the log are durable, but not for later
+/// records. So the reply must not show data that is not in the log yet.
 #[test]
 fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     held("log-segment-size 8mb", |world| {

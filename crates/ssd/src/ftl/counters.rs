@@ -98,7 +98,7 @@ impl Counters {
     /// Panics if a total is not the sum of its parts.
     pub(super) fn check(&self) {
         let host_pages: u64 = self.owners.iter().map(|owner| owner.host_pages).sum();
-        assert_eq!(host_pages, self.host_pages, "the host's total is the sum over all handles");
+        assert_eq!(host_pages, self.host_pages, "the host's total must be the sum over handles");
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {

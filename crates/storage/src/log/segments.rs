@@ -44,7 +44,7 @@ impl Segments {
         next_lba: u64,
         prepared: VecDeque<(u64, u32)>,
     ) -> Self {
-        assert!(!used.is_empty(), "the log has a segment");
+        assert!(!used.is_empty(), "the log must have a segment");
         Self { geometry, start, used, next_lba, prepared }
     }
 
@@ -52,7 +52,7 @@ impl Segments {
     /// new segment and none is prepared.
     pub(crate) fn take(&mut self, lbas: u64, first_lsn: Lsn, parent: u64) -> Option<Lba> {
         let segment_lbas = self.geometry.segment_lbas;
-        assert!(lbas <= segment_lbas, "a batch fits into a segment");
+        assert!(lbas <= segment_lbas, "a batch must fit into a segment");
         if self.next_lba + lbas > segment_lbas {
             let (segment, wal_slot) = self.prepared.pop_front()?;
             self.used.push_back(UsedSegment { segment, wal_slot, first_lsn, parent });
@@ -68,7 +68,7 @@ impl Segments {
     pub(crate) fn add(&mut self, segment: u64, wal_slot: u32) {
         let last = self.prepared.back().map(|(last, _)| *last);
         let last = last.or_else(|| self.used.back().map(|used| used.segment));
-        assert!(last.is_none_or(|last| last < segment), "segments are prepared in order");
+        assert!(last.is_none_or(|last| last < segment), "segments must be prepared in order");
         self.prepared.push_back((segment, wal_slot));
     }
 
@@ -128,30 +128,30 @@ impl Segments {
     /// Takes over the log's start from the superblock that is now in force, and drops the segments
     /// before this start.
     pub(crate) fn released(&mut self, start: LogStart) {
-        assert!(start.lsn >= self.start.lsn, "the start of the log never goes back");
+        assert!(start.lsn >= self.start.lsn, "the start of the log must never go back");
         self.start = start;
         self.used.retain(|used| used.segment >= start.segment);
-        assert!(!self.used.is_empty(), "the log has a segment");
+        assert!(!self.used.is_empty(), "the log must have a segment");
     }
 
     /// Walks over all segments. Panics with a message if an invariant is broken.
     pub(super) fn check(&self) {
         let used = || self.used.iter().map(|used| (used.segment, used.wal_slot));
         let all: Vec<(u64, u32)> = used().chain(self.prepared.iter().copied()).collect();
-        assert_eq!(all[0].0, self.start.segment, "the log starts in the first segment");
+        assert_eq!(all[0].0, self.start.segment, "the log must start in its first segment");
         assert!(
             all.is_sorted_by(|(a, _), (b, _)| a + 1 == *b),
-            "each segment follows the segment before it: {all:?}"
+            "each segment must follow the segment before it: {all:?}"
         );
         for (index, (_, slot)) in all.iter().enumerate() {
-            assert!(*slot < self.geometry.wal_slots_max, "the slot of a segment exists");
+            assert!(*slot < self.geometry.wal_slots_max, "the slot of a segment must exist");
             let is_alone = !all[..index].iter().any(|(_, other)| other == slot);
-            assert!(is_alone, "no two segments are in one slot: {all:?}");
+            assert!(is_alone, "two segments are in one slot: {all:?}");
         }
         assert!(
             self.used.iter().is_sorted_by_key(|used| used.first_lsn),
-            "a later segment has later records"
+            "a later segment must have later records"
         );
-        assert!(self.next_lba <= self.geometry.segment_lbas, "a batch ends within its segment");
+        assert!(self.next_lba <= self.geometry.segment_lbas, "a batch must end within its segment");
     }
 }

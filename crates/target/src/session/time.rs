@@ -66,8 +66,8 @@ impl Session {
         }
         if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = self.slots.is_receiving().then(|| now + LOOK);
-            // A slow host sends the data of its transfers one after the other. So each transfer may
-            // wait much longer than the host may be silent.
+            // A slow host sends the data of its transfers one after the other. So the time limit of
+            // one transfer is much longer than that of a silent host.
             let is_silent = now >= self.data_at + TRANSFER_TIME_MAX && self.slots.is_receiving();
             if is_silent || self.slots.is_stalled(now, ONE_TRANSFER_TIME_MAX) {
                 log::warn!("a host is cut off, because it did not send requested data in time");

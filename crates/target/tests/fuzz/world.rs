@@ -93,7 +93,7 @@ impl World {
             let mut pdu = Vec::new();
             pdu::push_command(&mut pdu, &command, &[], Digests::default(), 4);
             assert_eq!(self.admin.receive(&pdu, now), pdu.len());
-            assert!(self.admin.output().len() >= 24, "the command gets a reply");
+            assert!(self.admin.output().len() >= 24, "the command must get a reply");
             self.admin.note_sent(self.admin.output().len(), now);
         }
         assert!(!self.admin.is_over());
@@ -182,7 +182,7 @@ impl World {
         scene.drain(rng);
         if scene.is_reset {
             scene.session.tick(scene.now);
-            assert!(scene.session.is_over(), "no queue outlives a reset of its controller");
+            assert!(scene.session.is_over(), "a queue outlived a reset of its controller");
             scene.look();
         }
         scene.check_end(host.is_honest);
@@ -226,18 +226,18 @@ impl Scene {
         let was_over = self.session.is_over();
         let taken = self.session.receive(&self.inbox, self.now);
         assert!(taken <= self.inbox.len());
-        assert!(!was_over || taken == 0, "a session that is over takes no bytes");
+        assert!(!was_over || taken == 0, "a session that is over took bytes");
         let mut at = 0;
         let mut may_go_on = true;
         while at < taken {
             assert!(may_go_on, "a session has taken bytes after a PDU that must end it");
             let pdu = &self.inbox[at..];
             let size = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]) as usize;
-            assert!(size >= 8 && at + size <= taken, "a session takes only whole PDUs");
+            assert!(size >= 8 && at + size <= taken, "a session took a part of a PDU");
             may_go_on = self.witness.heard(&pdu[..size]);
             at += size;
         }
-        assert!(may_go_on || self.session.is_over(), "a wrong PDU ends the connection");
+        assert!(may_go_on || self.session.is_over(), "a wrong PDU did not end the connection");
         self.inbox.drain(..taken);
         self.look();
     }
@@ -258,15 +258,12 @@ impl Scene {
             self.seen += size;
         }
         while let Some(operation) = self.session.next_operation() {
-            assert!(!self.session.is_over(), "a session that is over begins no operation");
-            assert!(!self.is_reset, "after a reset, an old queue begins no operation");
+            assert!(!self.session.is_over(), "a session that is over began an operation");
+            assert!(!self.is_reset, "after a reset, an old queue began an operation");
             self.witness.began(operation.token.0, &operation.op);
             self.operations.push(operation);
         }
-        assert!(
-            self.session.output().len() < 1 << 20,
-            "the bytes that wait to be sent are bounded"
-        );
+        assert!(self.session.output().len() < 1 << 20, "too many bytes wait to be sent");
         assert_eq!(self.session.running(), self.operations.len());
     }
 
@@ -316,14 +313,14 @@ impl Scene {
 
     fn check_end(&mut self, is_honest: bool) {
         let is_over = self.session.is_over();
-        assert!(!is_honest || !is_over, "a host that does nothing wrong is not cut off");
+        assert!(!is_honest || !is_over, "a host that did nothing wrong was cut off");
         assert!(
             is_over || !self.witness.is_terminated(),
-            "a session that has sent a termination request is over"
+            "a session that has sent a termination request is not over"
         );
         if !is_over {
             let owed = self.witness.owed();
-            assert_eq!(owed, [], "every command gets its reply");
+            assert_eq!(owed, [], "some commands got no reply");
         }
         if is_over {
             assert!(self.session.next_operation().is_none());

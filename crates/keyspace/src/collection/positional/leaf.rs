@@ -1,4 +1,5 @@
-//! A leaf. It packs elements of one string each, in the order of their positions.
+//! A leaf of the tree that holds a large list. The leaf packs elements of one string each, in the
+//! order of their positions.
 //!
 //! ```text
 //! codes | code | code | code | ...      what each string is stored as, and how long it is
@@ -150,9 +151,9 @@ impl Leaf for PositionalLeaf {
     fn check(&self) {
         let end = self.places().last();
         let sizes: usize = (0..self.len()).map(|index| self.code(index).size()).sum();
-        assert_eq!(sizes, self.bytes.len(), "the sizes in the codes of a leaf add up to its bytes");
+        assert_eq!(sizes, self.bytes.len(), "the sizes in a leaf's codes must add up to its bytes");
         let outside = (0..self.len()).filter(|index| self.code(*index).is_outside()).count();
-        assert_eq!(outside, self.outside_len(), "each outside string belongs to an element");
+        assert_eq!(outside, self.outside_len(), "each outside string must belong to an element");
         assert!(end.is_none_or(|place| place.index + 1 == self.len()));
         assert!(
             self.weight() <= Self::WEIGHT_MAX || self.len() < 2,
@@ -163,7 +164,7 @@ impl Leaf for PositionalLeaf {
             let memory: usize = outside.strings.iter().map(LargeString::memory).sum();
             assert_eq!(
                 outside.memory, memory,
-                "the stored memory size of the outside strings is right"
+                "the stored memory size of the outside strings is wrong"
             );
         }
     }
