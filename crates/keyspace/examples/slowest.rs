@@ -5,16 +5,17 @@
 //! `DEL`s of these keys. PERCENT says how many percent of the keys have an expiry.
 //!
 //! `… --example slowest hash [FIELDS [VALUE_SIZE]]`: the ten slowest steps of each of several
-//! series of commands. The series make one hash of FIELDS fields, write to it while a capture holds
-//! all of it, read it, and let it expire.
+//! series of commands. The series make one hash of FIELDS fields, write to the hash while a capture
+//! holds all fields, read the hash, and let it expire.
 //!
 //! `… --example slowest set [MEMBERS]`: the ten slowest steps of each of several series of
-//! commands. The series make one set of MEMBERS members of 16 bytes, change it while a capture
-//! holds all of it, draw from it, combine it with another set, and let it expire.
+//! commands. The series make one set of MEMBERS members of 16 bytes, change the set while a capture
+//! holds all members, draw members, combine the set with another set, and let it expire.
 //!
 //! `… --example slowest list [ELEMENTS]`: the ten slowest steps of each of several series of
-//! commands. The series make one list of ELEMENTS elements of 16 bytes. They work at its ends, in
-//! its middle and on all of it, change it while a capture holds all of it, and let it expire.
+//! commands. The series make one list of ELEMENTS elements of 16 bytes. They work at the ends, in
+//! the middle and on the whole list, change the list while a capture holds all elements, and let it
+//! expire.
 //!
 //! The time of a command includes the kernel's time to hand out memory, but not the time of other
 //! processes.

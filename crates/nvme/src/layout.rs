@@ -16,7 +16,7 @@ pub struct TooShort {
 impl fmt::Display for TooShort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { structure, needed, found } = self;
-        write!(f, "{structure} has {needed} bytes, and there are only {found}")
+        write!(f, "{structure} has {needed} bytes, but there are only {found}")
     }
 }
 

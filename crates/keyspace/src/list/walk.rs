@@ -28,7 +28,8 @@ pub(super) struct Walk {
     out: ReplyBuf,
 }
 
-/// Begins the reply: an array of `count` elements, or an array of the key and such an array.
+/// Begins the reply: an array of `count` elements. If `key` is given, the reply is an array of two:
+/// the key, and the array of the elements.
 pub(super) fn reply_head(context: &mut Context<'_>, key: Option<usize>, count: usize) {
     if let Some(index) = key {
         context.reply.array(2);

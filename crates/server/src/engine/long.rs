@@ -140,7 +140,7 @@ impl Long {
 }
 
 impl Engine {
-    /// Begins a request that is to run in steps. The caller [keeps](Self::keep_request) the
+    /// Begins a request that is to run in steps. The caller must [keep](Data::keep_request) the
     /// request's arguments afterwards.
     pub(crate) fn begin_long(
         &mut self,

@@ -29,8 +29,8 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
 }
 
 /// A path to a device, with a descriptor that is readable while operations are in flight, unless
-/// some of them wait to be handed to the device again. A simulated device completes operations only
-/// when it is polled, so the server must poll until no operation is in flight.
+/// some of them still wait in the path to be handed to the device. A simulated device completes
+/// operations only when it is polled, so the server must poll until no operation is in flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,
