@@ -112,8 +112,8 @@ class MemoryLimits(TestCase):
         """Number of clients that have sent at least a megabyte of a request that has not run."""
         with server.client() as client:
             listed = client("CLIENT", "LIST").decode()
-        # The servers need different fields. In stock, `tot-mem` also counts room for bytes that have
-        # not arrived. SlimIO does not count a large argument in `qbuf`.
+        # The servers need different fields. In stock, `tot-mem` also counts room for bytes that
+        # have not arrived. SlimIO does not count a large argument in `qbuf`.
         field = "qbuf" if server.is_stock else "tot-mem"
         return sum(int(size) >= MIB for size in re.findall(rf" {field}=(\d+)", listed))
 
