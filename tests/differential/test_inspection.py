@@ -99,8 +99,8 @@ class Inspection(TestCase):
                     for rest in ([], ["WITHVALUES"], ["withvalues"], ["VALUES"], ["WITHVALUES", "x"]):
                         is_huge = count.startswith("-") and len(count) > 10
                         if is_huge and key != "none" and not (rest == ["VALUES"] or len(rest) > 1):
-                            # A count so far below zero would make the reply endless, so another
-                            # argument makes the command invalid.
+                            # A count so far below zero would make the reply endless. So an argument
+                            # is added that makes the command invalid.
                             rest = [*rest, "x"] if rest else ["x"]
                         self.both(clients, "HRANDFIELD", key, count, *rest, seen=shape)
                 for command in ("HGETALL", "HKEYS", "HVALS", "HLEN"):

@@ -19,8 +19,8 @@ def attach(test, image):
 
 
 def unmount(folder):
-    """Unmounts the folder as soon as nobody uses it. Files that a killed process had in its rings
-    are closed a little after the process has ended."""
+    """Unmounts the folder as soon as nobody uses it. Files that a killed process had in its
+    io_uring rings are closed a little after the process has ended."""
 
     def is_unmounted():
         line = ["umount", folder]

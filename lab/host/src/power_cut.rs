@@ -87,8 +87,8 @@ fn surviving(entries: &[Entry], survivors: Survivors) -> Vec<(u64, Cow<'_, [u8]>
         let (offset, mut data, durable) = match entry {
             Entry::Write { offset, data, durable } => (*offset, Cow::Borrowed(&**data), *durable),
             // A deallocation before the first surviving write changes nothing, because the image is
-            // still all zeros. A program that makes a file system may deallocate the whole device
-            // first.
+            // still all zeros. It is skipped, so that no zeros are allocated for it: a program that
+            // makes a file system may begin with a deallocation of the whole device.
             Entry::Deallocate { .. } if there.is_empty() => continue,
             Entry::Deallocate { offset, size } => (*offset, vec![0; *size as usize].into(), false),
             Entry::Flush => continue,

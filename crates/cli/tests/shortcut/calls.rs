@@ -8,7 +8,7 @@ use super::{Place, text};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/calls.py");
 const COUNT: &str = "250";
 /// Time limit for all calls of a script. A script exceeds the limit if one of its calls waits until
-/// the kernel takes a lease away.
+/// the kernel takes a lease away from its holder, which the kernel does after 45 s by default.
 const LONGEST: Duration = Duration::from_secs(40);
 const SEEDS: usize = 6;
 

@@ -22,7 +22,7 @@ use value::Open;
 /// Size in bytes of each piece of a large string except the last.
 pub const STRING_PIECE_SIZE: usize = 256 * 1024;
 
-/// Size in bytes of the name and the version together.
+/// Size in bytes of the header: the name `REDIS` or `VALKEY`, and the version.
 const HEADER_SIZE: usize = 9;
 
 /// An item of a file. Items come in the order of the file.
@@ -319,8 +319,8 @@ fn version_of(header: &[u8; HEADER_SIZE]) -> Result<Version, Error> {
         .ok_or_else(|| Error::UnknownVersion { found: header.escape_ascii().to_string() })
 }
 
-/// The name in a module's id: nine characters of six bits each, above ten bits for its version.
-/// (`moduleTypeNameByID` in Redis's `module.c`.)
+/// The name in a module's id. The lowest ten bits of the id are the module's version. Above them,
+/// the name has nine characters of six bits each. (`moduleTypeNameByID` in Redis's `module.c`.)
 fn module_name(id: u64) -> String {
     const CHARACTERS: &[u8; 64] =
         b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -2,8 +2,9 @@
 //!
 //! A write goes to the next NAND page of its handle's frontier, which is a reclaim unit that is
 //! being filled. The page that held the block before is no longer valid. If free units run short,
-//! the collector chooses a victim. It copies the valid pages of the victim to one of its own
-//! frontiers, or to the host's frontier if collector and host share one. Then it erases the victim.
+//! the collector chooses a filled unit, the victim. It copies the valid pages of the victim to one
+//! of its own frontiers, or to the host's frontier if collector and host share one. Then it erases
+//! the victim.
 //!
 //! Invariant: between calls, at least `foreground_units` units are free, so the collector can
 //! always begin. A call that needs a free unit collects first if no more than `foreground_units`
@@ -43,8 +44,8 @@ pub struct NandPage(pub u32);
 /// empty drive are zeroed memory. Zeroed memory takes no room until something is written to it.
 type Link = Option<NonZeroU32>;
 
-/// The link to a page or a block. Adding one does not overflow, because neither pages nor blocks
-/// are as many as 2^32 - 1.
+/// The link to a page or a block. Adding one does not overflow, because a drive has fewer than
+/// 2^32 - 1 pages, and fewer than 2^32 - 1 blocks.
 fn link(number: u32) -> Link {
     NonZeroU32::new(number + 1)
 }
@@ -338,8 +339,8 @@ impl Ftl {
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of this placement, after a power cut has undone the block's latest
-    /// changes, so that the block has its last stable data again. This does not count as a write.
+    /// Maps a block to a page of this placement. The block lost its mapping by changes that a power
+    /// cut has undone since, so it has its last stable data again. This does not count as a write.
     /// Does nothing if the block is mapped already.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {

@@ -11,7 +11,8 @@ use slimio_storage::{Chunk, Error, FormatOptions, Policy, Record, RecoverSink, R
 const ALL_OR_NOTHING: Limits = Limits { exhaustive_max: 1, random_count: 0, torn: false };
 
 fn client(media: &mut SimMedia, policy: Policy) -> Client {
-    // The disk watches mapped memory only while a crash is planned. This crash is never reached.
+    // The disk watches mapped memory only while a crash is planned. So a crash is planned here, but
+    // for so late an operation that it never happens.
     media.disk.crash_after(1_000_000);
     let (volume, recovered) = reopen(media, &options(policy)).expect("the volume opens");
     Client::new(volume, media.disk.clone(), recovered.len())
@@ -107,10 +108,10 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     [media_of(before), media_of(landed)]
 }
 
-/// Small commits in a row go alternately to two blocks, a pair, and each of them also holds the
-/// records of the commits before it. Here, a process dies while it writes a commit of record 6 to
-/// the second block of a pair. Returns the volume that the next process finds, and a volume that
-/// the write has reached.
+/// Small commits in a row go alternately to two blocks, which are called a pair. Each commit to a
+/// pair also holds the records of the commits to the pair before it. Here, a process dies while it
+/// writes a commit of record 6 to the second block of a pair. Returns two volumes: the volume that
+/// the next process finds, and the same volume after the write has reached it.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);
@@ -222,8 +223,8 @@ impl RecoverSink for Pace {
 }
 
 /// The blocks right after a pair show whether the log has gone on after the pair. So recovery need
-/// not read the rest of the segment to find that out. In a log of many pairs, it must not do so,
-/// because it would read the rest of the segment for each pair.
+/// not read the rest of the segment to find that out. If recovery did read it, a log of many pairs
+/// would be slow to recover: the rest of the segment would be read for each pair.
 #[test]
 fn a_log_of_pairs_is_not_read_ahead_to_the_end_of_its_segment() {
     let config = SimConfig { transfer_lbas_max: 4, ..SimConfig::default() };
@@ -433,8 +434,8 @@ fn a_hole_in_the_log_is_filled_from_the_buffers() {
     assert_eq!(recovered.len(), appended);
 }
 
-/// On a volume that can't grow, the log has a few slots. Each slot holds one segment after the
-/// other.
+/// On a volume that can't grow, the log has a few slots. A slot holds one segment at a time, and is
+/// used again for a later segment.
 #[test]
 fn slots_are_used_again_and_again() {
     for kind in [Kind::Files, Kind::Device] {
