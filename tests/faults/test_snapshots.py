@@ -404,8 +404,8 @@ class FailingSnapshots(TestCase):
     seconds = 20
 
     def server(self, **flags):
-        # The preloaded library sees only calls through libc. Errors of io_uring are tested on the
-        # simulated device.
+        # The preloaded library sees only calls through libc, so the server does not use io_uring
+        # here. Errors of io_uring are tested on the simulated device.
         server = SpoiltServer(io_backend="plain", log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
         return server

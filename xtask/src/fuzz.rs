@@ -20,7 +20,7 @@ pub(crate) const SECONDS_SHORT: u64 = 10;
 /// the other tests, because sessions read bytes from a network.
 const SECONDS_OF_TARGET: u64 = 60;
 
-/// Package, test target and test.
+/// Each fuzz test: its package, its test target and its name.
 const TESTS: &[[&str; 3]] = &[
     ["slimio-keyspace", "payloads", "random_damage_is_survived"],
     ["slimio-rdb", "suite", "fuzz::random_damage_is_survived"],
@@ -31,9 +31,9 @@ const TESTS: &[[&str; 3]] = &[
 
 const TARGET: [&str; 3] = ["slimio-target", "fuzz", "random_hosts_are_survived"];
 
-/// `cargo x fuzz [word]… [--seconds N] [--seed N]`: the tests share the seconds. With words, only
-/// the packages whose names contain one of the words are tested. A failure prints the seed that
-/// reproduces it.
+/// `cargo x fuzz [word]… [--seconds N] [--seed N]`: runs all fuzz tests, which together take the
+/// given seconds. With words, only the packages whose names contain one of the words are tested. A
+/// failure prints the seed that reproduces it.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     let (mut seconds, mut seed, mut words) = (SECONDS_DEFAULT, None, Vec::new());
     let mut args = args.iter();

@@ -1,6 +1,6 @@
 //! Writes blocks one after the other, each durable before the next, and prints how long one write
-//! takes. Each write either appends to a file and then flushes the file, or overwrites a block
-//! through one of this crate's back ends. Many programs write a log by appending and flushing.
+//! takes. Each write either appends to a file and then flushes the file, as many programs write a
+//! log, or overwrites a block through one of this crate's back ends.
 //!
 //! `cargo run --release --package slimio-device --example write_time -- WAY PATH [COUNT [MARKER]]`
 //!

@@ -28,7 +28,7 @@ pub(crate) fn path_setup(in_flight_max: u32, polling: Polling) -> Setup {
         completions: 2 * in_flight_max,
         // The feature `deferred` is not used. With it, only the thread that submits operations
         // could wait for them or check for completions. But a path may be moved to another thread,
-        // and other threads check whether its ring is readable. Without the feature, the kernel
+        // and other threads check whether its ring is readable. The price is that the kernel
         // interrupts the submitting thread to handle completions.
         avoid: Features { deferred: true, ..Features::NONE },
         polling: polling.for_ring(),

@@ -48,8 +48,8 @@ impl<F> Command<F> {
         let request: u64 = range.clone().map(|index| arg_size(args.get(index).size())).sum();
         let over: u64 = match self.keys {
             KeyRange { first: 0, .. } => 0,
-            // This case is fast, because most commands have one key, and every write computes this
-            // size.
+            // This case has a fast path, because most commands have one key, and every write
+            // computes this size.
             KeyRange { first: 1, last: 1, .. } if range.contains(&1) => {
                 deletion_size_max(args.get(1).size())
             }

@@ -2,8 +2,8 @@
 //!
 //! A log is *taken* while this library writes it instead of the kernel. It is *given back* when the
 //! kernel writes it again. The *stage* is memory that processes share. It has the bytes that were
-//! appended but are not in the file yet. The *keeper* is a process that fills taken files with
-//! zeros ahead, and mends the file of a process that was killed.
+//! appended but are not in the file yet. The *keeper* is a process that writes zeros after the end
+//! of taken files, ahead of the appended bytes. If a process is killed, the keeper mends its files.
 
 #![expect(unsafe_code, reason = "logs are shared by threads that may close them")]
 
@@ -274,7 +274,8 @@ pub(crate) fn sync_all() {
 
 /// Called before this process starts another program. Gives back for good every log whose
 /// descriptor the new program inherits. If this process itself becomes the new program, also gives
-/// back all logs that this process has opened.
+/// back all logs that this process has opened. A file that is written in whole blocks is not given
+/// back. Instead, from then on, each of its syncs calls the kernel.
 pub(crate) fn give_up_before_exec(by_this_process: bool) {
     for descriptor in 0..DESCRIPTORS as c_int {
         if matches!(TABLE[descriptor as usize].load(Ordering::Relaxed), 0 | OWN) {
@@ -408,8 +409,8 @@ impl Using {
         }
     }
 
-    /// Gives the file back and runs `next`, which calls the kernel for the file. The file may be
-    /// taken again only after that.
+    /// Gives the file back and runs `next`, which calls the kernel for the file. Nobody can take
+    /// the file again before `next` has returned.
     pub(crate) fn by_kernel<T: From<i8>>(&self, next: impl FnOnce() -> T) -> T {
         let log = self.log();
         let is_taken = log.file.is_taken().unwrap_or(false);

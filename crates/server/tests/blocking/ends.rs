@@ -21,8 +21,8 @@ fn who_has_gone_takes_nothing() {
             let mut next = waiters.join(&["BLPOP", "k", "0"]);
             if is_stuffed {
                 // These are more bytes than the socket's buffers hold, so the server notices the
-                // client's end only if it goes on reading. From a client that waits for something
-                // other than keys, the server would stop reading long before.
+                // client's end only if it goes on reading. (From a client that waits for something
+                // other than keys, the server would have stopped reading much earlier.)
                 waiter.send_bytes(&b"PING\r\n".repeat(1_780_000));
             }
             if is_half {
@@ -213,7 +213,8 @@ fn who_is_late_when_its_request_runs_again_gets_nothing() {
     });
 }
 
-/// The command may run because it was allowed when it began to wait, as in Redis.
+/// Memory is full when the waiting command runs again. The command runs nevertheless, because it
+/// was allowed when it began to wait. This is as in Redis.
 #[test]
 fn who_has_waited_may_move_although_memory_is_full() {
     serving("", |server| {

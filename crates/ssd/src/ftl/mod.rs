@@ -339,9 +339,9 @@ impl Ftl {
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of this placement. The block lost its mapping by changes that a power
-    /// cut has undone since, so it has its last stable data again. This does not count as a write.
-    /// Does nothing if the block is mapped already.
+    /// Maps a block to a page of this placement, unless the block is mapped already. A power cut
+    /// has undone the block's latest changes, perhaps a deallocation, so the block holds its last
+    /// stable data again. This does not count as a write.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
