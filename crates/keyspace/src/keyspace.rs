@@ -25,7 +25,7 @@ use crate::payload::{Commands, PayloadError};
 use crate::table::{Spot, Table};
 use crate::value::ValueRef;
 
-/// Limit of the databases of a keyspace.
+/// The largest number of databases that a keyspace can have.
 pub const DB_COUNT_MAX: usize = 1 << 15;
 
 /// A database by its number.
@@ -397,7 +397,8 @@ impl Keyspace {
         self.db_and_displaced(db).0
     }
 
-    /// A database to be changed, and the capture and garbage that take its old entries.
+    /// A database to be changed, and what takes its old entries: the capture of a running snapshot,
+    /// and the garbage.
     pub(crate) fn db_and_displaced(&mut self, db: DbIndex) -> (&mut Db, &mut Displaced) {
         self.open(db);
         (&mut self.dbs[usize::from(db.0)], &mut self.displaced)

@@ -34,7 +34,7 @@ pub(crate) use keys::{BlockingKeys, KeyName, WantedKeys};
 pub(crate) struct Ticket(u64);
 
 impl Ticket {
-    /// A ticket that reverses the order of arrival.
+    /// A ticket for the reverse order: the later a request arrived, the earlier is this ticket.
     pub(crate) fn reversed(self) -> Self {
         Self(u64::MAX - 1 - self.0)
     }

@@ -173,7 +173,7 @@ mod tests {
         let error = join(&device, &server, &out).map(drop);
         assert!(
             error.is_ok(),
-            "a server's trace that names two of eight blocks is accepted: {error:?}"
+            "a server's trace that names two of eight blocks must be accepted: {error:?}"
         );
         trace(&server, &[write(2, 0, 1)], "a, b");
         let error = join(&device, &server, &out)

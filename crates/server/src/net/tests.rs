@@ -149,7 +149,7 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
 
 /// The back end gets memory for the next bytes of a connection (`fill`). The kernel then reports
 /// bytes, but these bytes are gone when the back end reads. The back end must keep the memory, and
-/// put the bytes into it that come later.
+/// later put the next bytes into it.
 #[test]
 fn memory_that_waits_stays_where_nothing_is_there() {
     let mut config = Config::default();
