@@ -50,7 +50,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// After the end of an open-loop phase, overdue requests are still sent for at most this long.
 const OVERDUE_MAX: Duration = Duration::from_secs(30);
 
-/// Settings of a generator. Seeds decide keys, values, verbs and arrival times.
+/// Settings of a generator.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
     /// The server.

@@ -1,5 +1,5 @@
-"""go-redis and Jedis, unchanged. A program uses each library as programs usually do. The server is
-killed meanwhile."""
+"""Tests the unchanged client libraries go-redis and Jedis. For each library, a program uses it as
+programs usually do. Meanwhile, the server is killed and started again."""
 
 import os
 import subprocess

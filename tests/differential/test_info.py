@@ -61,8 +61,8 @@ VALUES = {
     "master_repl_offset": "in SlimIO, this is the position in the log",
     "evicted_keys": "which keys are evicted depends on chance and on memory",
     "total_writes_processed": "stock needs one more write if replies do not fit its buffer",
-    "lazyfree_pending_objects": "other things are freed in the background",
-    "lazyfreed_objects": "other things are freed in the background",
+    "lazyfree_pending_objects": "SlimIO frees other things in the background than stock does",
+    "lazyfreed_objects": "SlimIO frees other things in the background than stock does",
     **dict.fromkeys(["aof_current_size", "aof_base_size", "aof_buffer_length", "aof_pending_bio_fsync",
                      "current_cow_peak", "current_cow_size", "rdb_last_cow_size", "aof_last_cow_size"], A_LOG),
 }
@@ -111,7 +111,7 @@ class Info(TestCase):
         return pair
 
     def compare(self, pair, what, but=()):
-        """Compares each field. Compares only the form of the fields in `but`."""
+        """Compares each field. Of the fields in `but`, only the form is compared."""
         said = [fields(client("INFO", *EVERY_SECTION)) for client in pair]
         ours, theirs = said
         with self.subTest(f"names, {what}"):
@@ -219,7 +219,8 @@ class Info(TestCase):
             # on it.
             commands = [command for command in commands if command[0].lower() != "spop"]
             lengths = [[len(str(client.raw(*command))) for command in commands] for client in pair]
-            # The replies may differ in length, because RANDOMKEY's key and HELLO's server differ.
+            # The replies may differ in length, because RANDOMKEY replies with a random key, and
+            # HELLO replies with the name and version of the server.
             but = [] if lengths[0] == lengths[1] else ["total_net_output_bytes"]
             lines = "\n".join(map(str, commands))
             self.compare(observers, f"seed {seed}, after these commands:\n{lines}\n", but)

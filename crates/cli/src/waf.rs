@@ -1,4 +1,4 @@
-//! `slimio waf`: write amplification of recorded or generated traces, and by formula.
+//! `slimio waf`: computes write amplification, from recorded or generated traces, or by formula.
 
 mod compare;
 mod generate;

@@ -1,4 +1,5 @@
-//! Runs scripts that measure with fio, in a machine with the general kernel.
+//! Runs scripts that measure with fio, in a virtual machine with the general kernel, which has more
+//! modules than the cloud kernel.
 
 use std::time::Duration;
 

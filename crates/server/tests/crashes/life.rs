@@ -35,7 +35,7 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
     On,
-    /// Units are logged, but the log counts only once a snapshot is adopted.
+    /// Units are logged, but recovery can't use the log before a snapshot is complete and adopted.
     Resuming,
     Off,
 }
@@ -63,9 +63,9 @@ pub(crate) struct World {
     units: Vec<(i64, Unit)>,
     /// The state before the first unit, followed by the state after each unit.
     states: Vec<State>,
-    /// How many units come back when the process dies.
+    /// How many units come back at least when the process dies.
     kept: usize,
-    /// How many units come back when power is cut.
+    /// How many units come back at least when power is cut.
     durable: usize,
     /// Whether power was cut since the units were last read back.
     was_cut: bool,
@@ -419,7 +419,7 @@ impl World {
             if is_refused(replies.as_deref()) {
                 match step {
                     Step::Run(unit) if unit.commands == ["FLUSHALL"] => {
-                        return Err("a full log refuses FLUSHALL, the only way out".into());
+                        return Err("FLUSHALL, the only way out of a full log, was refused".into());
                     }
                     Step::Run(_) if self.space != Space::Enough => {
                         self.refused += 1;
