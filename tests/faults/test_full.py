@@ -1,5 +1,5 @@
-"""The log has no room. Reads must go on, operators can make room, a restart changes nothing, and
-nothing hangs."""
+"""Tests what happens when the log has no room. Reads must go on, operators can make room, a restart
+changes nothing, and nothing hangs."""
 
 import base64
 import errno

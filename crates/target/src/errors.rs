@@ -1,4 +1,4 @@
-//! The error log. Source: base specification 2.1, 5.1.12.1.2.
+//! The error log. Source: NVM Express base specification 2.1, section 5.1.12.1.2.
 
 use std::collections::VecDeque;
 

@@ -6,7 +6,7 @@ use super::{Complaints, File};
 
 /// Path endings that make a backticked word a path.
 const ENDINGS: &[&str] = &[".rs", ".md", ".py", ".toml", ".txt", "/"];
-/// Paths in documents that are made only at run time, or only in a cloned folder.
+/// Paths that a document may name although they exist only after a program was built or has run.
 const MADE_LATER: &[&str] = &["slimio-data/", "target/"];
 
 pub(super) fn check(file: &File, complaints: &mut Complaints) {

@@ -1,5 +1,6 @@
 //! A device that records its operations, and keeps only the data of the superblock. A host that
-//! reads back only the superblock needs no more. So the device can have any size.
+//! reads back only the superblock needs no more. The device takes little memory, so it can have any
+//! size.
 
 use std::collections::HashMap;
 use std::fs::File;

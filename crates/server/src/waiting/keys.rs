@@ -153,8 +153,8 @@ impl BlockingKeys {
     }
 
     /// The first client that waits for a key. If clients wait for values of several types at this
-    /// key, all clients of one type come before those of the next type. So this client need not be
-    /// the one that has waited longest.
+    /// key, all clients that wait for one type come before those that wait for the next type. So
+    /// the first client need not be the one that has waited longest.
     pub(crate) fn first_waiter(&self, key: KeyName) -> Option<ConnId> {
         let next = self.next((key, 0, Ticket(0)));
         next.filter(|((of, ..), _)| *of == key).map(|(_, conn)| conn)
@@ -238,7 +238,7 @@ impl BlockingKeys {
         }
     }
 
-    /// Whether serving the ready keys may end in a write to this key. Each waiting client that
+    /// Whether serving the ready keys can lead to a write to this key. Each waiting client that
     /// moves an element to this key counts, even if no key that the client waits for is ready yet.
     /// The reason is that another client may first move an element to a key that this client waits
     /// for.

@@ -55,8 +55,8 @@ pub struct Units {
 /// have before they let the size go to infinity. The term `1 / (2 A)` in T' is not from these
 /// papers. It is derived as follows. A new unit is first filled with copies, and then with the
 /// host's writes. The host's pages are `Np / A` of the unit's pages. The unit is collected as a
-/// whole. So a page of the host sees on average `Np / (2 A)` host writes fewer than `T Np / A`
-/// before it is collected.
+/// whole. So before a host's page is collected, it sees fewer host writes than `T Np / A`: on
+/// average, `Np / (2 A)` fewer.
 ///
 /// # Errors
 /// If the drive has no pages, or no spare pages.
@@ -132,7 +132,7 @@ mod tests {
             // result is not the trivial root.
             assert!(
                 waf < 2.0 / (alpha - 1.0) + 2.0,
-                "alpha {alpha}: the WAF of {waf} is not that of the trivial root"
+                "alpha {alpha}: the WAF of {waf} is that of the trivial root"
             );
         }
     }
@@ -153,7 +153,7 @@ mod tests {
         let distance = |user_units| (fifo_finite(&of(user_units)).unwrap() - closed).abs() / closed;
         assert!(
             distance(90) > 0.005,
-            "with 100 units, the two forms differ by more than 0.005, not by {}",
+            "with 100 units, the two forms must differ by more than 0.005, but differ by {}",
             distance(90)
         );
         assert!(distance(9_000_000) < 1e-6);
