@@ -1,9 +1,9 @@
 //! One database with its keys.
 //!
-//! Every change of an entry goes through this module. A capture takes every entry as it was when
-//! the capture began. So before the change, this module lets the capture take the entry as it is.
-//! The epoch of an entry is one bit. The capture still has to take the entries whose epoch is not
-//! the current one.
+//! Every change of an entry goes through this module. A capture, which makes the contents of a
+//! snapshot, takes every entry as it was when the capture began. So before a change, this module
+//! lets the capture take the entry as it is. The epoch of an entry is one bit. The capture still
+//! has to take the entries whose epoch is not the current one.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;
@@ -60,7 +60,8 @@ impl Db {
         &self.table
     }
 
-    /// The table. Only the capture uses this function. It must not change the contents of an entry.
+    /// The table. Only the capture uses this function. The capture must not change the contents of
+    /// an entry.
     pub(crate) fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }

@@ -1,5 +1,5 @@
-//! Log pages. The log pages of data placement are in [`fdp`](crate::fdp). Source: base
-//! specification 2.1, 5.1.12.
+//! Log pages. The log pages of data placement are in [`fdp`](crate::fdp). Source: NVM Express base
+//! specification 2.1, section 5.1.12.
 
 use crate::{Ascii, Command, Name, opcode};
 

@@ -40,8 +40,8 @@ pub(super) struct Account {
 pub(super) struct Life<'a> {
     pub(super) address: &'a Address,
     pub(super) number: u32,
-    /// Number of units of all clients that were acknowledged in this life. The life ends when the
-    /// number is `units`.
+    /// Number of units of all clients that were acknowledged in this life. The life ends when this
+    /// count reaches `units`.
     pub(super) acknowledged: &'a AtomicU64,
     pub(super) units: u64,
     /// For each client, the number of its newest unit whose value any client has read.
@@ -144,8 +144,8 @@ fn write_batches(account: &mut Account, life: &Life<'_>) -> Result<()> {
             let clients = life.observed.len();
             let unit = choose(&mut rng, account.index, clients, account.sent, sent_ms);
             unit.write(&mut requests);
-            // Until the reply arrives, only the lower bound is known: the server executes the unit
-            // no earlier than now.
+            // Until the reply arrives, only a lower bound is known for the time at which the unit
+            // is executed: the server executes the unit no earlier than now.
             let moment = Moment { sent_ms: sent_ms - CLOCK_SLACK_MS, replied_ms: u64::MAX / 2 };
             account.in_flight.push_back((unit, moment));
         }

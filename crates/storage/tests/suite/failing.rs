@@ -303,7 +303,7 @@ fn a_full_volume_and_the_way_out_of_it() {
     let mut client = Client::new(volume, media.disk.clone(), recovered.len());
     assert_eq!(fill(&mut client).0, 0);
 
-    // A record empties the data set, so the log may start after this record.
+    // The log is told to start after the last record, as if that record had emptied the data set.
     let lsn = client.volume.log.appended();
     client.volume.log.release_before(lsn);
     for _ in 0..10 {
