@@ -1,4 +1,4 @@
-"""redis-py, unchanged."""
+"""Tests the unchanged client library redis-py."""
 
 import redis
 

@@ -1,6 +1,7 @@
 //! Tests of the short path with two databases: SQLite, which reads and overwrites its log, and
 //! RocksDB, which finds its log's end in the log itself. The tests kill the program, its keeper
-//! (the process of `run`) and the keeper's guard, as `kills` explains.
+//! (the process of `run`), and the keeper's guard (a child of the keeper, which gives the log back
+//! to the kernel if only the keeper is killed). `kills` explains this.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

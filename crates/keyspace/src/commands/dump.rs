@@ -28,7 +28,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Outcome {
     if is_large { dump.resume(context) } else { dump.at_once(context) }
 }
 
-/// A running `DUMP` of a large value. `value` is the value at the time when the command began.
+/// A running `DUMP`. `value` is the value at the time when the command began.
 #[derive(Debug)]
 struct Dump {
     value: Value,

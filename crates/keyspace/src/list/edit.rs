@@ -1,4 +1,4 @@
-//! Changes of lists, and of their forms.
+//! Changes lists, and converts them between their two forms: listpack and tree.
 
 use slimio_planted::is_planted;
 use slimio_rdb::ListpackWriter;

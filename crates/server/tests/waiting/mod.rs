@@ -129,7 +129,8 @@ fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
         let mut other = world.connect("other");
         assert_eq!(other.call(&["SET", "v", &"v".repeat(100_000)]), "+OK\r\n");
         assert_eq!(world.observer.call(begin), "+OK\r\n");
-        // No snapshot ends before this write is durable.
+        // While this write is held back, no later snapshot can end, because a snapshot ends only
+        // when the writes before it are durable.
         world.shut();
         other.send(&["APPEND", "held", "v"]);
         world.wait_until_run("other", "append");

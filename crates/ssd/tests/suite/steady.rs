@@ -1,6 +1,7 @@
-//! Compares the formulas for write amplification with simulated drives in steady state. Formula and
-//! simulation deviate mainly because the drives are small. The finite form of the formula takes the
-//! size of a drive into account.
+//! Compares the formulas for write amplification with simulated drives in steady state. The closed
+//! formula is for a drive of infinitely many units. So a simulated drive deviates from this formula.
+//! The fewer units the drive has, the larger the deviation is. The finite form of the formula takes
+//! the number of units into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};
@@ -10,8 +11,9 @@ use slimio_ssd::{Config, Ftl, Victims};
 const TOLERANCE: f64 = 0.01;
 const UNIT_PAGES: u32 = 64;
 
-/// The number of exported units and of all units, for spare factors of 0.05, 0.1 and 0.3. The
-/// drives are so large that a fraction of a unit has no visible effect.
+/// For each drive, the number of exported units, and the number of all units. The spare factors are
+/// 0.05, 0.1 and 0.3. The drives are so large that the fraction of a unit that the closed formula
+/// neglects has no visible effect.
 const DRIVES: [(u32, u32); 3] = [(1900, 2000), (900, 1000), (700, 1000)];
 
 fn simulated(drive: (u32, u32), victims: Victims, trims: Trims, ratio: f64) -> Steady {
@@ -83,7 +85,7 @@ fn greedy_cleaning_is_as_the_formula_says() {
 
 #[test]
 fn a_drive_of_few_units_is_as_the_finite_form_says() {
-    // The closed form neglects a fraction of a unit. In a drive of 40 units, this has a visible
+    // The closed formula neglects a fraction of a unit. In a drive of 40 units, this has a visible
     // effect.
     let drive = (36, 40);
     let steady = simulated(drive, Victims::Fifo, Trims::AnyPage, 0.0);

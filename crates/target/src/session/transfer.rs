@@ -135,8 +135,8 @@ impl Session {
         }
     }
 
-    /// Handles an H2CData, which has data that the host was asked for. Source: TCP transport 1.1,
-    /// 3.3.2.2.
+    /// Handles an H2CData, which has data that the host was asked for. Source: NVMe/TCP transport
+    /// specification 1.1, section 3.3.2.2.
     pub(super) fn take_data(
         &mut self,
         head: &Head,

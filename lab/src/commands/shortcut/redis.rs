@@ -1,4 +1,4 @@
-//! Redis and Valkey: SETs sent by our own load generator.
+//! Measures Redis and Valkey, with SETs that the lab's own load generator sends.
 
 use std::fs;
 

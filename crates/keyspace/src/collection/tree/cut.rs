@@ -17,9 +17,10 @@ use slimio_planted::is_planted;
 use super::{Branch, CHILDREN_MAX, Child, Edge, Leaf, Node, Seek, Summary, Tree};
 
 impl<L: Leaf> Tree<L> {
-    /// Removes and returns the element that `seek` leads to and all elements behind it. `cut` must
-    /// do the same within one leaf. It gets the leaf, and the rest of the seek, which leads to the
-    /// element within the leaf. The time of a call grows only with the height of the tree.
+    /// Removes and returns the element that `seek` leads to, together with all elements after that
+    /// element. `cut` must do the same within one leaf: it gets the leaf, and the rest of the seek,
+    /// which leads to the element within the leaf. The time of a call grows only with the height of
+    /// the tree.
     pub(crate) fn split_off<S: Seek<L>>(
         &mut self,
         seek: S,
