@@ -12,7 +12,7 @@ const VARIABLE: &str = "SLIMIO_SIM_SECONDS";
 /// Duration of a run in minutes, unless the argument says otherwise.
 const MINUTES: u64 = 10;
 
-/// Package, test target and test. Each test runs in a separate process.
+/// Each test: its package, its test target and its name. Each test runs in a separate process.
 const LIVES: &[[&str; 3]] = &[
     ["slimio-storage", "suite", "model::what_comes_back_is_what_was_promised"],
     ["slimio-server", "serve", "crashes::what_comes_back_was_in_memory_and_was_promised"],

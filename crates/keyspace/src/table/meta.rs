@@ -14,8 +14,8 @@ use crate::value::{StringRef, ValueRef};
 /// ```
 ///
 /// `written` says how a string was written, for `OBJECT ENCODING`. `packing` is the packing of a
-/// small entry's collection. `epoch` says whether a running capture has taken the entry. The access
-/// time or frequency is for eviction.
+/// small entry's collection. `epoch` says whether the capture of a running snapshot has taken the
+/// entry. The access time or frequency is for eviction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meta(u32);
 

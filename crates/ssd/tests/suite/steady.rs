@@ -1,7 +1,7 @@
 //! Compares the formulas for write amplification with simulated drives in steady state. The closed
-//! formula is for a drive of infinitely many units. So a simulated drive deviates from this formula.
-//! The fewer units the drive has, the larger the deviation is. The finite form of the formula takes
-//! the number of units into account.
+//! formula is for a drive of infinitely many units. So a simulated drive deviates from this
+//! formula. The fewer units the drive has, the larger the deviation is. The finite form of the
+//! formula takes the number of units into account.
 
 use slimio_ssd::model::{Trims, Units, effective_alpha, fifo, fifo_finite, greedy};
 use slimio_ssd::workload::{Steady, UniformWrites, run_to_steady_state};

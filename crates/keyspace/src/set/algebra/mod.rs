@@ -2,8 +2,9 @@
 //!
 //! When the command begins, it clones the sets, which takes constant time for each. So a command
 //! that only reads can run in steps while other commands change the sets. A command that stores its
-//! result holds its keys while it runs in steps. The reason is that the log contains the request,
-//! not the result, so a replay must find the same sets.
+//! result holds its keys while it runs in steps: other clients' requests for these keys wait. The
+//! reason is that the log contains the request, not the result, so a replay must find the same
+//! sets.
 
 mod filter;
 mod finding;
