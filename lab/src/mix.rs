@@ -46,14 +46,14 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` consecutive keys. The last key is followed by key 0.
+    /// `MSET` of `len` consecutive keys. Key 0 is next after the key with the highest number.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` consecutive keys. The last key is followed by key 0.
+    /// `MGET` of `len` consecutive keys. Key 0 is next after the key with the highest number.
     MGet {
         /// First key's number.
         key: u64,

@@ -50,8 +50,9 @@ pub(crate) fn bits_of(value: i64) -> u32 {
     65 - (if value < 0 { !value } else { value }).leading_zeros()
 }
 
-/// An element of `size` bytes is followed by its size. This is the count of bytes that the size
-/// takes. The sizes 16383, 2097151 and 268435455 take one byte more than they need, as in Redis.
+/// An element of `size` bytes is followed by its size. Returns the count of bytes that this size
+/// takes there. The sizes 16383, 2097151 and 268435455 take one byte more than they need, as in
+/// Redis.
 fn tail_size(size: usize) -> usize {
     match size {
         0..=127 => 1,
