@@ -114,7 +114,11 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
         let bytes = blocks(7, 4);
         let (debts, unit) = (debts(), 512);
         let whole = opened(debts, &file);
-        assert_eq!(write(&whole, &bytes[..unit], 5 * unit), Some(unit), "one device unit is written");
+        assert_eq!(
+            write(&whole, &bytes[..unit], 5 * unit),
+            Some(unit),
+            "one device unit is written"
+        );
         for (bytes, offset) in [
             (&bytes[..100], 0),
             (&bytes[..BLOCK], 100),
