@@ -2,11 +2,11 @@
 //! (`LD_PRELOAD`).
 //!
 //! The library replaces libc's functions on descriptors. If a program opens a log whose path
-//! matches a pattern, the library asks the keeper to take the log. The program's writes to this
-//! descriptor then take the short path. Before a call that the short path can't serve, the library
-//! gives the file back. For every other descriptor, a call costs one more load and branch.
-//! (`slimio_shortcut` explains the short path, and the words *keeper*, *take*, *give back* and
-//! *stage*.)
+//! matches a pattern, the library asks the *keeper* (the process `slimio shortcut run`) to *take*
+//! the log. The program's writes to this descriptor then take the *short path*: they overwrite the
+//! log's blocks on the device directly. Before a call that the short path can't serve, the library
+//! *gives the file back*: from then on, the kernel writes the file. For every other descriptor, a
+//! call costs one more load and branch. (`slimio_shortcut` explains these words in full.)
 //!
 //! The library does not see direct system calls, io_uring's operations, or the reads and writes of
 //! libc's own streams (`FILE *`). So files that `fopen` opens are never taken. If `fdopen` makes a

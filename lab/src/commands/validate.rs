@@ -39,7 +39,7 @@ pub const HELP: &str = include_str!("../../help/validate.txt");
 pub struct Validate {
     #[command(flatten)]
     out: OutArg,
-    /// Number of units of each simulated drive that may hold data
+    /// Number of units that can hold data, for each simulated drive
     #[arg(long, default_value_t = Size::DEFAULT.unit_count)]
     units: u32,
     /// Number of pages of each unit

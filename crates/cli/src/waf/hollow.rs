@@ -20,7 +20,8 @@ use slimio_storage::Lifetime;
 const TRANSFER_LBAS_MAX: u32 = 256;
 const IN_FLIGHT_MAX: u32 = 64;
 
-/// The device. It has a placement for each lifetime. A completed write counts as durable.
+/// The device. It has a placement for each lifetime, that is, for each kind of data that is deleted
+/// together. A completed write counts as durable.
 pub(super) struct Hollow {
     lba_count: u64,
     placements: Vec<PlacementId>,

@@ -1,4 +1,5 @@
-//! A program gets the same results from system calls on its log with and without the short path.
+//! A program gets the same results from system calls on its log with and without the short path,
+//! which overwrites the log's blocks on the device directly.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

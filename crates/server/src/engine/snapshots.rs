@@ -154,7 +154,7 @@ impl Engine {
         Some(running)
     }
 
-    /// Processes what the snapshot thread and the keeper have finished.
+    /// Processes what the snapshot thread and the log's keeper thread have finished.
     pub(crate) fn take_snapshot_results(&mut self) {
         self.take_answers();
         self.take_event();
@@ -540,8 +540,9 @@ impl Engine {
         if is_on == wanted_before {
             return;
         }
-        // `emptied_at` is not valid any longer, because writes without a log change the data set
-        // but not the end of the log.
+        // `emptied_at`, the log's end when the data set was last found empty, is not valid any
+        // longer. The reason is that writes without a log change the data set but not the end of
+        // the log.
         if !is_planted("empty-behind-the-end") {
             self.gate.emptied_at = None;
         }

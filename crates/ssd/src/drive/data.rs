@@ -117,7 +117,7 @@ impl Data {
         }
     }
 
-    /// Removes the id, because these bytes get another state file now. If the drive `is_sync`, the
+    /// Removes the id, because these bytes get another state file now. If `is_sync` is set, the
     /// removal is durable when this returns. So a failure of the machine can't leave the old id
     /// together with the new state file.
     pub(super) fn remove_id(&self, is_sync: bool) -> Result<(), OpenError> {

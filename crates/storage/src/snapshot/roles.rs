@@ -50,13 +50,13 @@ impl Snapshots {
         self.log_end
     }
 
-    /// Whether any of the snapshots needs some of the log after its LSN.
+    /// Whether any snapshot needs some of the log after the snapshot's own LSN.
     pub(crate) fn is_any_fuzzy(&self) -> bool {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// Lowers the root's consistent LSN to `lsn`, where the log ends. The root can't need any
-    /// records after this end.
+    /// Lowers the root's consistent LSN, up to which the root needs the log, to `lsn`, where the
+    /// log ends. The root can't need any records after this end.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]

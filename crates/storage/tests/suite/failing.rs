@@ -1,5 +1,5 @@
-//! A device that fails or is full: which failures latch the log, which do not, and how a full log
-//! gets room again.
+//! A device that fails or is full: which failures latch the log (so that it writes nothing any
+//! more), which do not, and how a full log gets room again.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn client(policy: Policy, config: SimConfig) -> (Client, crate::common::SimMedia
 
 /// Keeps the next writes to the first segment from completing.
 fn hold(client: &mut Client) {
-    // After these turns, the keeper has prepared all segments that it prepares in advance.
+    // After these turns, the keeper, which works ahead for the log, has prepared all segments that
+    // it prepares in advance.
     for _ in 0..5 {
         client.turn(true);
     }

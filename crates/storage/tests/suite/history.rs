@@ -109,9 +109,9 @@ fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
 }
 
 /// Small commits in a row go alternately to two blocks, which are called a pair. Each commit to a
-/// pair also holds the records of the commits to the pair before it. Here, a process dies while it
-/// writes a commit of record 6 to the second block of a pair. Returns two volumes: the volume that
-/// the next process finds, and the same volume after the write has reached it.
+/// pair also holds the records of all earlier commits to the same pair. Here, a process dies while
+/// it writes a commit of record 6 to the second block of a pair. Returns two volumes: the volume
+/// that the next process finds, and the same volume after the write has reached it.
 fn dies_in_a_pair() -> [SimMedia; 2] {
     let mut media = formatted_as(SimConfig::default(), Kind::Files, &ROOMY);
     let mut first = client(&mut media, Policy::Always);

@@ -78,7 +78,7 @@ impl<L: Leaf> Part<L> {
         (self.root.summary.len() > 0).then_some(self)
     }
 
-    /// Cuts the part before the element that `seek` leads to.
+    /// Cuts this part in two. The second one begins with the element that `seek` leads to.
     fn cut<S: Seek<L>>(self, mut seek: S, cut: impl FnOnce(&mut L, S) -> L) -> [Option<Self>; 2] {
         let Self { root, level } = self;
         match Arc::unwrap_or_clone(root.node) {
