@@ -35,8 +35,8 @@ const LIMITS: Limits = Limits { exhaustive_max: 3, random_count: 4, torn: true }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
     On,
-    /// Units are logged, but recovery can't use the log before a snapshot is complete and has become
-    /// the one that recovery starts from.
+    /// Units are logged, but recovery can't use the log before a snapshot is complete and has
+    /// become the one that recovery starts from.
     Resuming,
     Off,
 }
