@@ -64,13 +64,13 @@ class Pair:
         return self.state_difference(len(script))
 
     def settle(self, who, command, ours, theirs, queued):
-        """Called after a command that chooses members at random. Checks the choice of both servers,
-        and makes their sets equal again. Returns whether both choices were allowed."""
+        """Called after a command that chooses members at random. Makes the sets of both servers
+        equal again. Returns whether our server's choice was allowed."""
         key = command[1:2]
         stock = self.connections[who][1]
         if theirs == (b"+", b"QUEUED"):
-            # The command is only queued, so its choice is not known yet, and the whole set is
-            # removed.
+            # The command is only queued, so its choice is not known yet. If it will remove members
+            # of its choice, the whole set is removed after it.
             if str(command[0]).lower() == "spop" and key:
                 for client in self.connections[who]:
                     client("DEL", *key)

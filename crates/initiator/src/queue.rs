@@ -15,8 +15,8 @@ use crate::{Error, Outcome, Protocol, Submission, Token, Transport};
 
 /// Size of the receive buffer in bytes. The buffer grows if a PDU is longer.
 const INBOX_SIZE: usize = 256 << 10;
-/// The first token of commands that [`Queue::run`] submits. Callers can't use this token or any
-/// above it.
+/// The tokens above this one are for commands that [`Queue::run`] submits. Callers' tokens must be
+/// below it.
 const OWN_TOKENS: u64 = 1 << 63;
 
 /// A connection with one queue.
@@ -245,8 +245,8 @@ impl Queue {
                     match received {
                         Ok(taken) => self.start += taken,
                         Err(error) => {
-                            // The output now ends with the reason, for the target. The caller gets
-                            // the error even if the target does not get the reason.
+                            // The last PDU of the output now tells the target the reason. The
+                            // caller gets the error even if the target does not get this PDU.
                             let _ = self.send();
                             return Err(error);
                         }

@@ -205,7 +205,7 @@ impl Controller {
         }
         if state.queues.iter().any(|known| known.qid == qid) {
             // Perhaps the host has closed the old queue's connection, but the thread of that
-            // connection has not seen the end yet. So the host may try again.
+            // connection has not seen the end yet. So this refusal lets the host try again.
             return Err(Status::COMMAND_SEQUENCE_ERROR.into());
         }
         state.queues.push(Queue { qid, link: link.cloned() });

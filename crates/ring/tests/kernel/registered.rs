@@ -110,7 +110,7 @@ fn transfers_within_registered_memory_use_the_pages_that_were_registered() {
     let mapped = Mapped::new(None);
     mapped.fill(7);
     if let Err(errno) = mapped.register(&mut ring) {
-        eprintln!("SKIPPED: no more memory can be locked: {errno}");
+        eprintln!("SKIPPED: no more memory can be locked ({errno})");
         return;
     }
     mapped.change_pages();

@@ -22,8 +22,8 @@ impl Server {
     /// the server may not end, it continues to serve.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(shutdown) = self.engine.phase.shutdown else { return false };
-        // A long request is finished first, because its intermediate state must not be saved, and
-        // must not become the final state.
+        // A long request, which runs in steps, is finished first. What only some of its steps have
+        // done must not be saved, and must not become the final state.
         if !is_planted("long-unfinished") {
             self.connections.finish_long(&mut self.engine);
         }

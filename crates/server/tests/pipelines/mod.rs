@@ -1,5 +1,5 @@
-//! Pipelines with more requests than one turn of the server serves. Only a little of each pipeline
-//! may wait in memory.
+//! Pipelines with more requests than one turn of the server (one pass of its event loop) serves.
+//! Only a little of each pipeline may wait in memory.
 
 use crate::common::{Client, Running, encode, until};
 use crate::{info, serving};
@@ -140,8 +140,8 @@ fn options_have_an_end() {
     });
 }
 
-/// If a client stops watching many keys, the server forgets the watched keys in steps. A key that
-/// is not forgotten yet must not abort the client's next transaction.
+/// If a client stops watching many keys, the server forgets the watched keys in steps. A change of
+/// a key that is not forgotten yet must not abort the client's next transaction.
 #[test]
 fn what_is_no_longer_watched_breaks_no_transaction() {
     serving("appendonly no", |server| {

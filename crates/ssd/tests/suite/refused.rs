@@ -86,9 +86,9 @@ fn what_can_not_be_given_back_is_nobody_elses_error() {
     assert_eq!([4, BAD, 9, 10, 30].map(|lba| byte_at(&mut *path, lba)), [0xDD, 3, 1, 0xDD, 31]);
 }
 
-/// If the end of the journal is lost, every block with data in the data file counts as written. So
-/// before the drive opens, it must finish the deallocations. Otherwise, the deallocated blocks
-/// would have their data again.
+/// If the end of the journal is lost, every block with data in the data file counts as written. A
+/// block whose deallocation is unfinished still has its old data in this file, and would count as
+/// written again. So the drive must finish all deallocations before it opens.
 #[test]
 fn a_damaged_drive_does_not_open_before_its_deallocations_are_finished() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -160,7 +160,11 @@ fn a_state_file_that_is_made_anew_is_the_drives_at_each_moment() {
         }
         assert_eq!(open_refusing(&options, libc::SYS_fsetxattr), Ok(()));
         assert_eq!(id_of(&file), None);
-        assert_eq!(drive(&options).notes().len(), 1, "the earlier start has reported the loss");
+        assert_eq!(
+            drive(&options).notes().len(),
+            1,
+            "the earlier start reported the loss, this one does not"
+        );
         assert!(id_of(&file).is_some_and(|id| Some(id) != old));
         assert_eq!(drive(&options).notes().len(), 1);
     }

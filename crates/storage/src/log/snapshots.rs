@@ -224,7 +224,7 @@ impl Log {
         self.snapshots.pins[slot.index()] += 1;
     }
 
-    /// Whether a snapshot could be begun if no slot were pinned.
+    /// Whether all reserves are pinned, and nothing else keeps a snapshot from being begun.
     pub fn lacks_pinned(&self) -> bool {
         let stage = &self.snapshots;
         let is_idle = stage.running.is_none()

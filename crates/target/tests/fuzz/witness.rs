@@ -1,5 +1,6 @@
-//! A witness reads the PDUs that a host and a session send to each other. From these PDUs, the
-//! witness derives which operations and replies the session may make.
+//! A witness reads the PDUs that a host and a session (the target's side of a connection) send to
+//! each other. From these PDUs, the witness derives which operations the session may begin, and
+//! which replies it may send.
 //!
 //! The witness has its own decoders, by the offsets in the specification, so that it does not
 //! repeat a mistake of the target's decoders.
@@ -309,7 +310,7 @@ impl Witness {
         // All operations of a command have the same token, so the token stays in `tokens` when one
         // of them completes.
         let Some(&index) = self.tokens.get(&token) else {
-            assert!(self.is_ambiguous, "an operation that completes was begun before");
+            assert!(self.is_ambiguous, "an operation has completed that was never begun");
             return;
         };
         if self.is_ambiguous && self.asked[index].running == 0 {
@@ -383,7 +384,7 @@ impl Witness {
         let index = index.expect("a reply answers a command");
         self.tell_apart(index, status == 0);
         let asked = &mut self.asked[index];
-        assert_eq!(asked.awaited, 0, "a command gets its reply only after its data: {asked:?}");
+        assert_eq!(asked.awaited, 0, "a command got its reply before all its data came: {asked:?}");
         asked.is_answered = true;
         // The first Fabrics command (7Fh) that succeeds on a connection is its Connect.
         if status == 0 && asked.opcode == 0x7f {
@@ -392,26 +393,26 @@ impl Witness {
         if self.is_ambiguous {
             return;
         }
-        assert_eq!(
-            asked.running, 0,
-            "a command gets its reply only after its operations: {asked:?}"
-        );
+        assert_eq!(asked.running, 0, "a command got its reply while its operations ran: {asked:?}");
         if status != 0 {
             let is_compared = asked.opcode == 5 && status == 0x285;
             assert!(
                 asked.begun == 0 || asked.has_failed || is_compared,
-                "a command that was carried out is not refused: {asked:?}"
+                "a command was carried out, but its reply refuses it: {asked:?}"
             );
             return;
         }
-        assert!(!asked.has_failed, "a command that has failed does not report success: {asked:?}");
+        assert!(
+            !asked.has_failed,
+            "a command has failed, but its reply reports success: {asked:?}"
+        );
         let is_done = match &asked.wish {
             Wish::Nothing => true,
             Wish::Read { .. } | Wish::Write { .. } | Wish::Flush => asked.begun == 1,
             Wish::Zeros { next, end, .. } => next == end,
             Wish::Deallocate(ranges) => ranges.iter().all(|(lba, end)| lba == end),
         };
-        assert!(is_done, "a command that reports success was carried out: {asked:?}");
+        assert!(is_done, "a reply reports success before the command was carried out: {asked:?}");
     }
 }
 

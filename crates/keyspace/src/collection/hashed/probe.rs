@@ -7,8 +7,8 @@ use super::{ByHash, HashedLeaf, HashedTree};
 use crate::collection::tree::Found;
 
 /// Looks up keys in a tree. If the keys come in the order of their hashes, all lookups together
-/// take one walk over the leaves that may have the keys. The keys of another tree come in this
-/// order.
+/// take one walk over the leaves that may have the keys. A walk over another tree gives keys in
+/// this order.
 #[derive(Debug)]
 pub(crate) struct Probe<'a, const STRINGS: usize> {
     tree: &'a HashedTree<STRINGS>,
