@@ -14,9 +14,9 @@ COMMANDS_PER_ROUND = 150
 ROUNDS = 12
 KEYS = ["a", "b", "c", "d"]
 COUNTS = [1, 2, 3, 4, 5, 8, 9, 16, 17, 127, 128, 129, 130, 511, 512, 513]
-# An intset may always have more members than a listpack. Otherwise, the encoding of a set with
-# integers and words would depend on the order in which the other server walks its hash tables, and
-# that order is random.
+# Whichever of these limits are drawn, they allow more members in an intset than in a listpack.
+# Otherwise, the encoding of a set with integers and words would depend on the order in which the
+# other server walks its hash tables, and that order is random.
 LIMITS = {
     "set-max-intset-entries": [129, 200, 512, 600],
     "set-max-listpack-entries": [0, 1, 4, 16, 128],

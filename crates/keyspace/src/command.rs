@@ -260,7 +260,8 @@ impl KeyRange {
 pub struct KeySpec {
     /// Notes for people; empty if there are none.
     pub notes: &'static str,
-    /// What happens to the key, as words separated by spaces: `RO`, `RW`, `OW` or `RM`, and others.
+    /// What happens to the key, as words separated by spaces. The first word is `RO`, `RW`, `OW` or
+    /// `RM`.
     pub flags: &'static str,
     /// Index of the first key. If an argument counts the keys, this is the index of that argument,
     /// and the keys follow it.

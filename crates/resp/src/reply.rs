@@ -504,7 +504,7 @@ pub struct Segments<'a> {
     index: usize,
     /// Index of the first of the reply's own bytes that were not passed yet.
     own: usize,
-    /// Whether the reply's own bytes before that shared string come next.
+    /// Whether the reply's own bytes before the next shared string are still to be passed.
     in_own: bool,
     /// Bytes to skip before the range.
     skip: usize,

@@ -19,8 +19,8 @@
 //! A file is self-ending if its records say where it ends. A stage has the bytes of a log that are
 //! not in the log's file yet. A file has a debt if it has changes that only the kernel can make
 //! durable. The keeper sends `g` to its [guard](crate::guard), the process that gives the logs back
-//! if the keeper is killed. An environment variable tells the process where to connect, and which
-//! files take the short path.
+//! to the kernel if the keeper is killed. An environment variable tells the program's process where
+//! to connect, and which files take the short path.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

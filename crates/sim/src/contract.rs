@@ -132,8 +132,8 @@ fn buffers_come_home(device: &mut dyn Device) {
     assert!(run(device, Op::Flush).buffer.is_none());
 }
 
-/// Puts more buffers in flight at once than the pool of a path holds. The buffers have several
-/// lengths.
+/// Puts more buffers in flight at once than the pool of a path holds, if the device takes that many
+/// operations. The buffers have several lengths.
 fn its_own_buffers_do_as_well(device: &mut dyn Device) {
     let count = (device.geometry().in_flight_max as usize).min(POOLED_COUNT + 2);
     for round in 0..2 {

@@ -351,8 +351,8 @@ fn set_fdp_events(
     let handle = handle_of(subsystem, command, access.cdw11)?;
     // The command says how many event types there are. Further bytes from the host are ignored.
     let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
-    // The drive has no time limit for a unit, so `UNIT_TIMED_OUT` never happens. But a host may name
-    // this type.
+    // The drive has no time limit for a unit, so `UNIT_TIMED_OUT` never happens. But it is a valid
+    // type.
     let is_known = |kind: &u8| *kind == UNIT_TIMED_OUT || EventKind::of_code(*kind).is_some();
     if kinds.is_empty() || !kinds.iter().all(is_known) {
         return Err(Refusal::field(CDW11 + 2));

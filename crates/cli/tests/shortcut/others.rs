@@ -3,8 +3,8 @@
 //!
 //! `run` starts a program with a library that replaces calls such as `write`. What the program
 //! appends to a log goes to the log's *stage*, memory that processes share. `run` itself stays as
-//! the *keeper*, which prepares the log's file for the program's direct writes. If the keeper is
-//! killed, another process, the *guard*, gives the log back to the kernel.
+//! the *keeper*, which prepares the log's file for the program's direct writes, the *short path*.
+//! If the keeper is killed, another process, the *guard*, gives the log back to the kernel.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

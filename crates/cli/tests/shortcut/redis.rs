@@ -94,8 +94,8 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
         assert!(seen.ends_with(b"\r\n"), "round {round}: the file goes on after the log's end");
         assert!(
             (seen.len() as u64) < longer,
-            "round {round}: the log was not written by the short path: a reader sees {} of the file's \
-             {longer} bytes; {}",
+            "in round {round}, the log was not written by the short path: a reader sees {} of the \
+             file's {longer} bytes; {}",
             seen.len(),
             place.said()
         );

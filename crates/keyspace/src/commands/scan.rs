@@ -61,7 +61,8 @@ impl Steps for KeysWalk {
         while self.position != Position::END && !self.found.is_cut() {
             let is_step_over = examined >= STEP_KEYS_MAX || cost >= STEP_COST_MAX;
             if context.mode.yields() && is_step_over {
-                // Sealing `found` now saves the last step from copying all replies.
+                // Sealing `found` makes its bytes shareable. So the last step need not copy all
+                // replies.
                 self.found.seal();
                 return Outcome::Yield(self);
             }
@@ -285,7 +286,7 @@ struct Step {
 
 impl Step {
     /// Looks at the bucket at a position. Deletes the wanted keys that have expired, and adds the
-    /// others to `keys`. Returns the position of the next bucket.
+    /// other wanted keys to `keys`. Returns the position of the next bucket.
     fn bucket(
         &mut self,
         context: &mut Context<'_>,

@@ -44,7 +44,7 @@ pub(super) fn len(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
 /// The entries that may be shown, newest first. An entry is hidden until the reply of its command
 /// may leave, because the entry must not reveal a write that is not durable yet. The entries of a
 /// running transaction (`UNSETTLED`) are shown, too, because only the transaction itself can ask
-/// for them, and its reply waits for its record.
+/// for them, and its reply waits for the transaction's record in the log.
 fn shown(engine: &Engine) -> impl Iterator<Item = &SlowCommand> {
     let is_shown = |entry: &&SlowCommand| {
         entry.needs == SlowCommand::UNSETTLED

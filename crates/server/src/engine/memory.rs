@@ -34,11 +34,11 @@ pub(crate) struct MemoryUse {
 pub(crate) struct Memory {
     startup: u64,
     peak: u64,
-    /// Eviction continues in the background, because more memory is in use than the limit allows
-    /// and evictable keys are left.
+    /// Whether eviction continues in the background. It does if more memory is in use than the
+    /// limit allows, and evictable keys are left.
     is_evicting: bool,
-    /// Eviction continues in the next round of background work, because the log had no room for
-    /// more deletions.
+    /// Whether eviction continues in the next round of background work. It does if the log had no
+    /// room for more deletions.
     lacks_room: bool,
     /// Since when commands have been running although eviction could not keep up.
     exceeded_since: Option<Instant>,

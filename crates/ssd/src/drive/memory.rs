@@ -25,10 +25,10 @@ impl EmulatedDrive {
 }
 
 impl Core {
-    /// If `range` has a block that was mapped into memory, gives all mapped blocks back to the
-    /// drive. A host is about to change `range`, and the caller has checked that none of its blocks
-    /// is mapped now. So if the journal still notes a block of `range` as mapped, the whole mapped
-    /// range has been given up. This call then removes the note.
+    /// Called when a host is about to change `range`. The caller has checked that no block of
+    /// `range` is mapped into memory now. If the journal still notes such a block as mapped, the
+    /// mapping has ended. This call then removes the note, which gives all blocks of the mapping
+    /// back to the drive.
     pub(super) fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();
