@@ -42,7 +42,7 @@ pub struct Window {
     started: Instant,
 }
 
-/// CPU times over a stretch, and the machine's stalls.
+/// CPU times over a stretch, and how long the machine kept a runnable thread waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     server: CpuTime,

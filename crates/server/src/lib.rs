@@ -1,5 +1,5 @@
-//! The server: event loop, connections, commands that concern connections or the server itself,
-//! group commit.
+//! The server: the event loop, the connections, the group commit, and the commands that concern
+//! connections or the server itself.
 //!
 //! ```text
 //!          net (io_uring or epoll)                       storage

@@ -10,8 +10,8 @@ use slimio_device::{Buffer, Extents, LBA_SIZE, WriteLease};
 use slimio_planted::is_planted;
 
 const ZEROS_LBAS: usize = 256;
-/// If more bytes than this would have to be filled, nothing is filled, because the program whose
-/// file it is waits meanwhile.
+/// If more bytes than this would have to be filled, nothing is filled, because the program that has
+/// opened the file waits meanwhile.
 const FILLED_MAX: u64 = 1 << 30;
 
 /// Writes zeros to the blocks of a file that are allocated but were never written, so that an
@@ -97,8 +97,8 @@ mod tests {
             assert_eq!(fill(&other).unwrap(), 0, "a file whose writes append must not be filled");
             drop(other);
             let file = open(false);
-            // Another test may start a process. From its fork to its exec, this process still has
-            // the files open that are closed here. So the test tries again.
+            // Another test may start a process. From its fork to its exec, the new process still
+            // has the files open that are closed here. So this test tries again.
             let begin = Instant::now();
             let filled = loop {
                 let filled = fill(&file).unwrap();

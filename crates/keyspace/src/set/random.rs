@@ -262,7 +262,7 @@ impl PopMany {
                 members.add(element[0].to_bytes().into_owned());
                 true
             });
-            // Sealing `out` now saves the last step from copying all replies.
+            // Sealing `out` makes its bytes shareable. So the last step need not copy all replies.
             out.seal();
             return true;
         }

@@ -151,7 +151,7 @@ impl Table {
         Some(Spot { bucket, slot })
     }
 
-    /// An entry whose hash has these low bits, whatever the entry's key is.
+    /// An entry with this stored hash (the low 32 bits of its key's hash), whatever the key is.
     pub(crate) fn find_hash(&self, hash: u32) -> Option<Spot> {
         let bucket = self.index(hash);
         let slot = self.bucket(bucket).iter().position(|slot| slot.hash == hash)?;

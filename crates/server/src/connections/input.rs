@@ -135,9 +135,10 @@ impl Connections {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
                     // `client` is taken out of `self.clients`, so it cannot be served here, even if
-                    // it has just begun to wait for keys. This loses nothing: if a key is ready for
-                    // other clients, or serving them could make it ready, a request for this key
-                    // has not run, and so has not begun to wait for the key.
+                    // it has just begun to wait for keys. This loses nothing. As long as a key is
+                    // ready for other clients, or serving them could make it ready, a request of
+                    // this client for the key does not run. So this client has not begun to wait
+                    // for such a key.
                     self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,

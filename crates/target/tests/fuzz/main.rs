@@ -1,6 +1,7 @@
-//! Sessions of the NVMe/TCP target with random hosts. A witness, which has decoders of its own,
-//! reads the same bytes as the session. The session's replies and its operations on the drive must
-//! be as the witness expects. `cargo x fuzz` runs this test for longer.
+//! Sessions (the target's sides of connections) of the NVMe/TCP target with random hosts. A
+//! witness, which has decoders of its own, reads the same bytes as the session. The session's
+//! replies and its operations on the drive must be as the witness expects. `cargo x fuzz` runs this
+//! test for longer.
 
 mod host;
 mod witness;
