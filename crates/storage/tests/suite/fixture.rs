@@ -2,10 +2,10 @@
 //! byte: one of version 2 in files, and one of each version from 3 to 6 on a device. A volume of
 //! version 1 is refused, with a message.
 //!
-//! A fixture holds the blocks of all areas or of the device. It also holds the mapped buffers, which
-//! have the batches that are not in the log yet. A fixture is stored as runs of 64 bytes, each with
-//! its place. Runs of zeros are left out. With `MAKE_FIXTURE=6`, the test makes the fixture of
-//! version 6 again. Never change the fixture of a released version.
+//! A fixture holds the blocks of all areas or of the device. It also holds the mapped buffers,
+//! which have the batches that are not in the log yet. A fixture is stored as runs of 64 bytes,
+//! each with its place. Runs of zeros are left out. With `MAKE_FIXTURE=6`, the test makes the
+//! fixture of version 6 again. Never change the fixture of a released version.
 
 use std::path::PathBuf;
 
