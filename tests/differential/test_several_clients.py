@@ -180,8 +180,8 @@ def unit(draw, pair, number, is_paused):
         return commands, commands
     commands = [plain(draw, number, is_paused or not is_free) for _ in range(draw.choice([1, 1, 1, 1, 2, 4]))]
     if len(commands) > 1:
-        # No key may expire soon: these commands run at once, and the key might expire between them
-        # on only one server.
+        # No key may expire soon, because these commands are sent together. The key might expire
+        # between two of them on only one server.
         commands = [command for command in commands if not is_soon(command)] or [["PING"]]
     return commands, commands
 

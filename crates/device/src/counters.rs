@@ -44,7 +44,7 @@ impl SharedCounters {
     /// # Errors
     /// If the file has another size (`InvalidData`), or can't be mapped.
     pub fn open(file: &File, count: usize) -> io::Result<Self> {
-        assert!(count > 0, "there is at least one number");
+        assert!(count > 0, "there must be at least one number");
         if file.metadata()?.len() != Self::size(count) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,

@@ -93,7 +93,7 @@ impl Queue {
     /// If bit 63 of the token is set, or if the data is longer than
     /// [`DATA_SIZE_MAX`](crate::DATA_SIZE_MAX).
     pub fn submit(&mut self, submission: Submission) -> Result<(), Submission> {
-        assert!(submission.token.0 < OWN_TOKENS, "only the queue itself sets bit 63 of a token");
+        assert!(submission.token.0 < OWN_TOKENS, "only the queue itself may set bit 63 of a token");
         self.sent_at = Instant::now();
         self.protocol.submit(submission)
     }
@@ -227,7 +227,7 @@ impl Queue {
     fn receive(&mut self) -> Result<(), Error> {
         loop {
             let wanted = self.protocol.wanted(&self.inbox[self.start..self.end])?;
-            assert!(wanted <= PDU_SIZE_MAX, "the protocol refuses longer PDUs");
+            assert!(wanted <= PDU_SIZE_MAX, "the protocol did not refuse a PDU that is too long");
             if self.start == self.end {
                 (self.start, self.end) = (0, 0);
             }

@@ -37,8 +37,8 @@ fn pdus(rng: &mut Rng) {
         damage(rng, &mut bytes, &others);
     } else {
         let size = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-        assert_eq!(bytes.len(), size, "a PDU's head states the PDU's size");
-        assert!(decoded(&bytes, digests, alignment), "this PDU is correct: {bytes:?}");
+        assert_eq!(bytes.len(), size, "a PDU's head does not state the PDU's size");
+        assert!(decoded(&bytes, digests, alignment), "a correct PDU was refused: {bytes:?}");
     }
     decoded(&bytes, digests, alignment);
 }
@@ -56,7 +56,7 @@ fn decoded(bytes: &[u8], digests: Digests, alignment: usize) -> bool {
             return false;
         }
     };
-    assert!(head.data_size <= DATA_SIZE_MAX, "a head with too much data is refused");
+    assert!(head.data_size <= DATA_SIZE_MAX, "a head with too much data was not refused");
     let digest_size = if head.has(flags::DDGSTF) { DIGEST_SIZE } else { 0 };
     assert!(head.header_size <= head.data_at && head.data_at + head.data_size <= head.size);
     assert!(head.data_size == 0 || head.data_at + head.data_size + digest_size == head.size);

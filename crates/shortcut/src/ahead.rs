@@ -21,8 +21,8 @@ const AHEAD_MAX: u64 = 64 << 20;
 /// system commits its journal after each step, and the program's next sync waits for the commit.
 const AHEAD_WHOLE_MAX: u64 = 8 << 20;
 const AHEAD_SHARE: u64 = 8;
-/// If the keeper is too slow, the program fills its log itself, and waits meanwhile. So the program
-/// adds at most this number of zeros at once.
+/// If the keeper is too slow, the program itself adds zeros to its log, and waits meanwhile. So the
+/// program adds at most this number of zeros at once.
 const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
 /// Number of blocks of zeros that are written at once.
 const ZEROS_LBAS: usize = 64;

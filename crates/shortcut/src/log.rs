@@ -1,6 +1,6 @@
 //! A log that the keeper looks after. The keeper is a process. It fills the log's file with zeros
-//! in advance, and writes the bytes that programs have appended to the stage, which is shared
-//! memory.
+//! in advance. It also writes to the file the bytes that programs have appended. Until then, these
+//! bytes are in the stage, which is shared memory.
 
 use std::fs::File;
 use std::io;

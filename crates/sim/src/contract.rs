@@ -124,7 +124,7 @@ fn buffers_come_home(device: &mut dyn Device) {
             "the write returns the same buffer"
         );
         buffer.set_len_lbas(4);
-        assert!(buffer[..] == pattern(4, 9)[..], "a write does not change its buffer");
+        assert!(buffer[..] == pattern(4, 9)[..], "the write has changed its buffer");
         let completion = run(device, Op::Read { lba: Lba(lba), buffer });
         let buffer = completion.buffer.expect("a read brings its buffer back");
         assert_eq!(buffer.as_ptr(), address, "the read returns the same buffer");
@@ -193,7 +193,7 @@ fn refuses_what_is_outside(device: &mut dyn Device) {
     let range = LbaRange { start: Lba(count - 1), end: Lba(count + 1) };
     let refused = run(device, Op::Deallocate { range }).result;
     assert_eq!(refused, Err(DeviceError::OutOfRange));
-    assert!(read(device, count - 1, 1)[..] == before[..], "a refused operation changes no block");
+    assert!(read(device, count - 1, 1)[..] == before[..], "a refused operation changed a block");
     assert_eq!(device.geometry().lba_count, count);
 }
 
@@ -275,7 +275,7 @@ fn grows_or_stays_as_it_is(device: &mut dyn Device) {
             Err(DeviceError::NoSpace),
             "a growth to {too_much} blocks is not refused"
         );
-        assert_eq!(device.geometry().lba_count, count, "a refused growth changes nothing");
+        assert_eq!(device.geometry().lba_count, count, "a refused growth has changed the size");
     }
     match device.grow(count + 100) {
         Ok(()) => {

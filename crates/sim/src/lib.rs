@@ -25,7 +25,7 @@
 //! | mapped memory, process dies | – | every byte that was stored before is there |
 //! | mapped memory, power is cut | each page has the contents that it had at some time since the memory was mapped, or the whole memory is lost | – |
 //! | any block, by request | it rots (bits flip) or can't be read; a write to it fails, is lost or is misdirected | once the fault ends, the block's data is readable again |
-//! | the device, by request | it is full, its flushes fail, a deallocation fails when it is half done, the device is gone | – |
+//! | the device, by request | it is full, its flushes fail, a deallocation fails when it is half done, or the device is gone | – |
 //!
 //! If two writes in flight overlap, the caller has a bug, and the simulation panics.
 

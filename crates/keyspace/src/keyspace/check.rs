@@ -18,7 +18,7 @@ impl Keyspace {
             self.check_hashes(db);
         }
         let used: usize = self.dbs.iter().map(Db::used_bytes).sum();
-        assert_eq!(self.used_bytes(), used, "the memory total is the sum over all databases");
+        assert_eq!(self.used_bytes(), used, "the memory total is not the sum over all databases");
         self.check_capture(&self.dbs);
         self.pool.check();
     }
@@ -27,7 +27,7 @@ impl Keyspace {
     fn check_hashes(&self, db: &Db) {
         let table = db.table();
         for slot in (0..table.bucket_count()).flat_map(|bucket| table.slots(bucket)) {
-            assert_eq!(self.hash(slot.key()) as u32, slot.hash, "an entry has its key's hash");
+            assert_eq!(self.hash(slot.key()) as u32, slot.hash, "an entry has a wrong hash");
         }
     }
 }

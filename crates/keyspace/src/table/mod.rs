@@ -172,7 +172,7 @@ impl Table {
         let (memory, expired) = (slot.memory(), slot.expires());
         let result = change(slot);
         let (memory_after, expires) = (slot.memory(), slot.expires());
-        assert!(self.entry_bytes >= memory, "an entry that is changed was accounted for");
+        assert!(self.entry_bytes >= memory, "the changed entry was not accounted for");
         self.entry_bytes = self.entry_bytes - memory + memory_after;
         if expires != expired {
             self.expiring = self.expiring + usize::from(expires) - usize::from(expired);
@@ -187,7 +187,7 @@ impl Table {
 
     /// Adds an entry whose key is not in the table yet. Splits at most one bucket.
     pub(crate) fn insert(&mut self, slot: BucketSlot) -> Spot {
-        debug_assert!(self.find(slot.hash, slot.key()).is_none(), "the key is not there yet");
+        debug_assert!(self.find(slot.hash, slot.key()).is_none(), "the key is there already");
         if self.len >= self.bucket_count * LOAD_MAX {
             self.split();
         }
@@ -274,7 +274,7 @@ impl Table {
         let after = bucket.capacity();
         self.resized(before, after);
         let freed = slot.memory();
-        assert!(self.entry_bytes >= freed, "an entry that is removed was accounted for");
+        assert!(self.entry_bytes >= freed, "the removed entry was not accounted for");
         self.len -= 1;
         self.entry_bytes -= freed;
         if slot.expires() {
@@ -425,7 +425,7 @@ impl Table {
         let last = self.bucket_count;
         let (group, segment, _) = place(last);
         let segments = &mut self.groups[group];
-        assert_eq!(segment + 1, segments.len(), "the last bucket is in the last segment");
+        assert_eq!(segment + 1, segments.len(), "the last bucket is not in the last segment");
         let slots = segments[segment].pop().expect("the last bucket");
         if segments[segment].is_empty() {
             segments.pop();

@@ -87,8 +87,8 @@ pub(super) fn push_head(
     alignment: usize,
     data_size: usize,
 ) {
-    assert_eq!(header.len(), kind.header_size(), "a header has its kind's size");
-    assert!(alignment <= ALIGNMENT_MAX, "PDO has eight bits");
+    assert_eq!(header.len(), kind.header_size(), "the header does not have its kind's size");
+    assert!(alignment <= ALIGNMENT_MAX, "the alignment is too large for the eight bits of PDO");
     let has_digests = kind.may_have_digests();
     let (data_at, size) = sizes(kind, digests, alignment, data_size);
     if has_digests && digests.header {

@@ -13,7 +13,7 @@ const EXPIRE_AGAIN_PERCENT: usize = 10;
 /// Expiry may take a percentage of the time between two rounds. This is the base of the percentage;
 /// `active-expire-effort` adds to it.
 const EXPIRE_TIME_PERCENT: u32 = 25;
-/// Limit of the time that expiry takes in one turn.
+/// Limit of the time that expiry takes in one turn of the event loop.
 const EXPIRE_STEP_TIME: Duration = Duration::from_millis(1);
 
 /// A round of expiry.

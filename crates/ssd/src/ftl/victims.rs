@@ -54,7 +54,7 @@ impl VictimIndex {
             Self::Greedy(units) => units.remove(unit),
             Self::Fifo(units) => {
                 let first = units.pop_front();
-                assert_eq!(first, Some(unit), "the first unit is the one that was chosen");
+                assert_eq!(first, Some(unit), "the chosen unit is not the first unit");
             }
             Self::CostBenefit => {}
         }
@@ -199,13 +199,13 @@ impl ByValidCount {
             let (mut unit, mut before) = (*head, NONE);
             assert!(
                 unit == NONE || valid >= self.least,
-                "no unit has a lower valid count than `least`"
+                "a unit has a lower valid count than `least`"
             );
             while unit != NONE {
                 let link = self.links[unit as usize];
-                assert_eq!(link.before, before, "a list can be walked in both directions");
-                assert_eq!(link.valid, valid, "a unit is in the list of its valid count");
-                assert!(met.len() < self.links.len(), "a list comes to an end");
+                assert_eq!(link.before, before, "a list differs if it is walked backwards");
+                assert_eq!(link.valid, valid, "a unit is in the list of another valid count");
+                assert!(met.len() < self.links.len(), "a list does not end");
                 met.push((unit, Some(valid)));
                 (before, unit) = (unit, link.behind);
             }

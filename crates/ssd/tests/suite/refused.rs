@@ -17,7 +17,7 @@ use crate::remember::{ENTRY_SIZE, journal, small, state_of};
 
 const ID: &str = "user.slimio.drive";
 
-/// Makes calls of this thread fail with an input/output error.
+/// Makes these calls of this thread fail with an input/output error.
 fn refuse(calls: &[Call]) {
     slimio_testing::refused::refuse(calls, libc::EIO);
 }

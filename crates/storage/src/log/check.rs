@@ -37,23 +37,23 @@ impl Log {
             ("kept", self.kept()),
             ("appended", self.appended),
         ];
-        assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "the LSNs are in order: {order:?}");
-        assert!(self.told_durable <= self.durable, "only durable records are noted as durable");
-        assert!(self.soft_end <= self.written, "only written records wait for a flush");
-        assert!(self.release_to <= self.appended, "only appended records are released");
-        assert!(self.flush_target <= Some(self.appended), "only appended records are flushed");
+        assert!(order.is_sorted_by_key(|(_, lsn)| *lsn), "the LSNs are not in order: {order:?}");
+        assert!(self.told_durable <= self.durable, "a record is noted as durable, but is not");
+        assert!(self.soft_end <= self.written, "a record waits for a flush, but is not written");
+        assert!(self.release_to <= self.appended, "a record to be released is not appended");
+        assert!(self.flush_target <= Some(self.appended), "a record to flush is not appended");
         let covers = self.flush.map_or(Lsn(0), |flush| flush.covers);
-        assert!(covers <= self.written, "a flush covers only written records");
+        assert!(covers <= self.written, "a flush covers a record that is not written");
     }
 
     /// Checks that the batches in flight, the closed batches and the open batch are together the
     /// log from the written LSN to its end, without a gap.
     fn check_batches(&self) {
         let ends: Vec<Lsn> = self.flight.iter().map(|flight| flight.end).collect();
-        assert!(ends.is_sorted_by(|a, b| a < b), "batches are in flight in order: {ends:?}");
+        assert!(ends.is_sorted_by(|a, b| a < b), "batches in flight are not in order: {ends:?}");
         assert!(
             ends.first().is_none_or(|end| *end > self.written),
-            "no batch in flight counts as written"
+            "a batch in flight counts as written"
         );
         let is_tail = |index: usize| self.flight[index].is_tail;
         assert!(
@@ -62,13 +62,13 @@ impl Log {
         );
         let mut end = self.submitted();
         for waiting in self.closed.iter().chain(&self.open) {
-            assert_eq!(waiting.first_lsn, end, "a batch begins where the batch before it ends");
-            assert!(waiting.used > batch::SIZE, "a batch that was opened has a record");
+            assert_eq!(waiting.first_lsn, end, "two batches have a gap or overlap");
+            assert!(waiting.used > batch::SIZE, "a batch was opened, but has no record");
             let is_within = waiting.used <= self.geometry.batch_size();
-            assert!(is_within && waiting.used <= waiting.buffer.len(), "a batch fits its buffer");
+            assert!(is_within && waiting.used <= waiting.buffer.len(), "a batch is too long");
             end = waiting.end();
         }
-        assert_eq!(end, self.appended, "everything appended is in a batch");
+        assert_eq!(end, self.appended, "the last batch does not end where the log ends");
     }
 
     fn check_buffers(&self) {
@@ -78,14 +78,14 @@ impl Log {
         assert_eq!(
             private + waiting().filter(is_private).count(),
             self.private_count,
-            "the count of batches that die with the process is right"
+            "the count of batches that die with the process is wrong"
         );
         let flying = self.flight.iter().filter(|flight| !flight.is_extra).count();
         let used = flying + waiting().filter(|open| !open.is_extra).count();
         assert_eq!(
             used + self.free.len(),
             self.buffer_count,
-            "each buffer is either free or in one batch"
+            "a buffer is neither free nor in a batch, or is in two"
         );
     }
 
@@ -93,12 +93,12 @@ impl Log {
         let marks: Vec<_> = self.marks.iter().collect();
         assert!(
             marks.is_sorted_by(|(a, seen), (b, later)| a < b && seen <= later),
-            "the mark of later records must not have an earlier time"
+            "the mark of later records has an earlier time"
         );
         let ends = || marks.iter().map(|(end, _)| *end);
         assert!(
             ends().all(|end| self.durable < end && end <= self.appended),
-            "a mark is for records that are appended but not durable"
+            "a mark is for records that are durable or not appended"
         );
     }
 }

@@ -322,7 +322,7 @@ impl Witness {
 
     /// Reads a PDU that the session has sent. If the PDU asks for a transfer, returns the transfer.
     pub(crate) fn said(&mut self, pdu: &[u8]) -> Option<Transfer> {
-        assert!(!self.is_terminated, "nothing follows a termination request");
+        assert!(!self.is_terminated, "a PDU follows a termination request");
         let hlen = usize::from(pdu[2]);
         if self.stage != Stage::New && self.digests.header && !matches!(pdu[0], 1 | 3) {
             assert_eq!(pdu[1] & 1, 1);
@@ -342,7 +342,7 @@ impl Witness {
                     self.said_reply(cid, 0);
                 } else {
                     let is_owed = |asked: &Asked| asked.cid == cid && !asked.is_answered;
-                    assert!(self.asked.iter().any(is_owed), "a command has asked for this data");
+                    assert!(self.asked.iter().any(is_owed), "no command has asked for this data");
                 }
             }
             9 => {
@@ -354,7 +354,7 @@ impl Witness {
                 let index = self.asked.iter().position(is_new).expect("each R2T is for a command");
                 self.asked[index].awaited = size;
                 let before = self.transfers.insert(ttag, index);
-                assert!(before.is_none(), "no two transfers have the same tag at the same time");
+                assert!(before.is_none(), "two transfers have the same tag at the same time");
                 return Some(Transfer { ttag, cid, size });
             }
             kind => panic!("a target does not send {kind:02x}h"),

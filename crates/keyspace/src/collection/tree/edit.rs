@@ -144,7 +144,7 @@ impl<L: Leaf> Child<L> {
                 branch.below += behind.below;
                 assert!(
                     branch.children.len() <= CHILDREN_MAX,
-                    "a merged branch has at most `CHILDREN_MAX` children"
+                    "a merged branch has more than `CHILDREN_MAX` children"
                 );
             }
             _ => unreachable!("neighbours are on the same level"),
