@@ -153,8 +153,8 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // If the thread still runs, the run has failed. The error of the run is reported, and the
-        // error of the thread is dropped.
+        // If the thread still samples here, the measurement has failed before `finish`. The error
+        // of the measurement is reported, and the error of the thread is dropped.
         drop(self.end());
     }
 }

@@ -9,8 +9,8 @@ use super::request::Request;
 use crate::{EventKind, FtlError};
 
 impl Core {
-    /// Moves handles to fresh units at the time `now`. If one of the placements is unknown, no
-    /// handle is moved.
+    /// Moves the handles of these placements to fresh reclaim units at the time `now`. If one of
+    /// the placements is unknown, no handle is moved.
     pub(super) fn update_handles(
         &mut self,
         now: Duration,

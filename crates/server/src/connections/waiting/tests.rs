@@ -13,7 +13,7 @@ use crate::net::Peer;
 /// How far the turns' clock is ahead of the system's clock.
 const AHEAD: Duration = Duration::from_secs(3600);
 
-/// An engine without a volume, and its clients. The test itself runs the turns.
+/// An engine without a volume, and its clients. The test itself runs the turns of the event loop.
 struct Served {
     engine: Engine,
     connections: Connections,
