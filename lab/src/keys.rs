@@ -158,8 +158,8 @@ mod tests {
         }
         let hottest = (0..1000).max_by_key(|&key| seen[key]).unwrap();
         let neighbours = seen[(hottest + 1) % 1000].max(seen[(hottest + 999) % 1000]);
-        assert!(seen[hottest] > 10_000, "the hottest key gets more than a tenth of all draws");
-        assert!(neighbours < seen[hottest] / 4, "the hottest key has no hot neighbours");
+        assert!(seen[hottest] > 10_000, "the hottest key must get more than a tenth of all draws");
+        assert!(neighbours < seen[hottest] / 4, "the hottest key must have no hot neighbours");
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::running::{Built, Run};
 use crate::tools::{self, Kernel, Tools};
 
 pub(super) const FOLDER: &str = "tests/lab";
-/// Files with functions and loads, which sessions source. These files are not sessions themselves.
+/// Shell files in the same folder that sessions source. These files are not sessions themselves.
 pub(super) const LIBRARIES: &[&str] =
     &["lab-test", "lab-server", "lab-fabrics", "lab-drive", "power-cut-load", "power-cut-trace"];
 

@@ -98,7 +98,7 @@ pub(crate) struct ListRef<'a>(CollectionRef<'a>);
 impl<'a> ListRef<'a> {
     /// Panics if the collection is not a list.
     pub(crate) fn new(collection: CollectionRef<'a>) -> Self {
-        assert_eq!(collection.value_type(), ValueType::List, "the collection is a list");
+        assert_eq!(collection.value_type(), ValueType::List, "the collection is no list");
         Self(collection)
     }
 

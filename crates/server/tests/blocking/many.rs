@@ -49,8 +49,8 @@ fn what_is_moved_goes_on_to_who_waits_for_it_there() {
     });
 }
 
-/// More clients wait than are served in one turn. The next request must not take the elements that
-/// are meant for these clients.
+/// More clients wait than are served in one turn of the event loop. The next request must not take
+/// the elements that are meant for these clients.
 #[test]
 fn nobody_overtakes_clients_who_are_still_to_be_served() {
     const COUNT: usize = 300;
@@ -216,8 +216,8 @@ fn nobody_sees_a_part_of_what_is_moved_over_several_turns() {
     });
 }
 
-/// A turn has left some clients to be served later. A client asks for the key to which the last of
-/// these clients will move an element.
+/// A turn has left some clients to be served later. Another client asks for the key to which the
+/// last of these clients will move an element.
 #[test]
 fn who_asks_for_a_key_that_is_moved_to_is_served_too() {
     serving("enable-debug-command yes", |server| {

@@ -22,8 +22,8 @@ use super::{Log, LogState, OpenBatch};
 use crate::layout::{batch, record};
 use crate::{Job, LatchCause, Lsn, Outcome, Pool, Room};
 
-/// The largest number of bytes that a fragment takes beside its payload: its own header, and the
-/// header of the batch if the fragment begins one.
+/// The largest number of bytes that a fragment of a record takes beside its payload: the fragment's
+/// header and, if the fragment begins a batch, the header of the batch.
 const OVERHEAD: u64 = (batch::SIZE + record::SIZE) as u64;
 
 /// Bytes set aside for commands that empty the data set. This share is enough for a few records of
@@ -163,7 +163,7 @@ impl Log {
     /// may start after `lsn`, without a snapshot. If the state is not [`LogState::On`], this does
     /// nothing.
     pub fn release_before(&mut self, lsn: Lsn) {
-        assert!(lsn <= self.appended, "only appended records can be released");
+        assert!(lsn <= self.appended, "the LSN to release is after the last appended record");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
             // The next snapshot of an empty data set needs almost no room. So if preparing a
@@ -210,7 +210,7 @@ impl Log {
 
     /// Handles the outcome of the keeper's job.
     pub fn job_done(&mut self, outcome: Outcome, now: Instant) {
-        assert!(self.is_job_running, "an outcome follows a job");
+        assert!(self.is_job_running, "there is an outcome, but no job was running");
         self.is_job_running = false;
         match outcome {
             Outcome::Prepared { segment, wal_slot, superblock_sequence } => {
@@ -244,7 +244,7 @@ impl Log {
                 // sequence may be the same.
                 assert!(
                     superblock_sequence >= self.superblock_sequence,
-                    "the sequence never goes back"
+                    "the superblock's sequence went back"
                 );
                 self.superblock_sequence = superblock_sequence;
             }
@@ -260,7 +260,7 @@ impl Log {
     fn is_in_force(&mut self, superblock_sequence: u64) {
         assert!(
             superblock_sequence > self.superblock_sequence,
-            "each superblock has a higher sequence"
+            "the new superblock's sequence is not higher"
         );
         self.superblock_sequence = superblock_sequence;
     }

@@ -94,7 +94,7 @@ fn run(hashing: Hashing, steps: usize, fields: usize, seed: u64) {
         if rng.usize(..steps / 20) == 0 {
             assert_eq!(contents(&tree), model);
             let met: usize = tree.elements().count();
-            assert_eq!(met, model.len(), "the walk visits each field once");
+            assert_eq!(met, model.len(), "the walk must visit each field once");
             let indexed: Model = (0..tree.len())
                 .map(|index| owned(tree.elements_of_leaf(index).next().unwrap()))
                 .collect();
@@ -197,9 +197,9 @@ fn a_write_copies_little() {
         drop(clone);
         own_max = own_max.max(write(&mut tree, index * 7, &[b'x'; 64]));
     }
-    assert_eq!(own_max, 0, "bytes allocated to write in place");
-    assert!(shared_max < 8 * 1024, "{shared_max} bytes copied by a write");
-    assert!(shared_max > 1024, "{shared_max} bytes: nothing was shared");
+    assert_eq!(own_max, 0, "a write in place allocated bytes");
+    assert!(shared_max < 8 * 1024, "a write to a shared tree copied {shared_max} bytes");
+    assert!(shared_max > 1024, "a write to a shared tree copied only {shared_max} bytes");
 }
 
 #[test]

@@ -41,8 +41,8 @@ pub(crate) struct Taking {
     writer: Option<SlotWriter>,
     /// Chunks that are not written yet, in reverse order.
     chunks: Vec<Script>,
-    /// Number of records that the snapshot covers: those before its beginning or, if it is fuzzy,
-    /// those before its end.
+    /// Number of records that the snapshot covers: those appended before it began or, for a fuzzy
+    /// snapshot, those appended before it was complete.
     count: usize,
 }
 
