@@ -27,10 +27,11 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-storage", "format_md_says_what_the_code_does"),
     ("slimio-server", "configuration_md_says_what_the_table_does"),
 ];
-/// The ledger is a test that kills a server again and again, and checks that no acknowledged write
-/// is lost. These are its number of lives for each policy and way to die, and its largest number of
-/// acknowledged units in one life. Both numbers are small, so that the ledger takes only seconds.
-/// `cargo x ledger` takes flags for larger numbers.
+/// The ledger is a test that starts and ends a server again and again, and checks that no
+/// acknowledged write is lost. A life of the server is the time from a start to the next end. The
+/// first number counts the lives for each policy and each way to die. The second number is the
+/// largest number of commands and transactions that are acknowledged in one life. Both numbers are
+/// small, so that the ledger takes only seconds. `cargo x ledger` takes flags for larger numbers.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
 /// Flags with which the server often rewrites its log even if no client asks for a rewrite.

@@ -144,8 +144,8 @@ impl Glob {
         }
     }
 
-    /// The cost of matching a text of `size` bytes: about as many bytes could be scanned in the
-    /// same time.
+    /// The cost of matching a text of `size` bytes, as a number of bytes that could be scanned in
+    /// about the same time.
     pub fn cost(&self, size: usize) -> usize {
         size * (1 + self.words_max)
     }

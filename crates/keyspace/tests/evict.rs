@@ -46,7 +46,7 @@ impl Pair {
             assert_eq!(self.live.keyspace.used_bytes() + freed, before);
         }
         for touched in effects.touched(no_args()) {
-            let Touched::Key { db, hash, key } = touched else { panic!("a key was evicted") };
+            let Touched::Key { db, hash, key } = touched else { panic!("no key was touched") };
             assert_eq!(hash, self.live.keyspace.hash(&key.to_bytes()));
             self.evicted.push((db.0, key.to_bytes().into_owned()));
         }
@@ -177,7 +177,7 @@ fn few_keys_that_expire_are_found_among_many() {
             pair.live.keyspace.evict(NOW_MS, &mut effects).expect("a key with an expiry");
             if index == 0 {
                 let Some(Touched::Key { key, .. }) = effects.touched(no_args()).next() else {
-                    panic!("a key was evicted")
+                    panic!("no key was evicted")
                 };
                 *first.entry(key.to_bytes().into_owned()).or_insert(0) += 1;
             }
@@ -189,7 +189,7 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
-/// The pool remembers keys that were drawn for earlier evictions. If such a key has been used
+/// The eviction pool remembers keys that were drawn for earlier evictions. If such a key has been used
 /// meanwhile, it must not be evicted.
 #[test]
 fn what_was_used_since_it_was_drawn_stays() {
@@ -212,12 +212,12 @@ fn what_was_used_since_it_was_drawn_stays() {
         String::from_utf8_lossy(&key).parse::<usize>().expect("a number") < OLD
     };
     pair.live.now_ms += 10_000;
-    assert!(evict(&mut pair), "an old key is evicted first");
+    assert!(evict(&mut pair), "the first evicted key must be an old one");
     for key in 0..OLD {
         pair.run(&["GET".to_owned(), key.to_string()]);
     }
     for _ in 0..10 {
-        assert!(!evict(&mut pair), "a key that was just used stays");
+        assert!(!evict(&mut pair), "a key that was just used was evicted");
     }
 }
 
@@ -241,7 +241,7 @@ fn those_that_expire_first_go_first() {
         .map(|(_, key)| String::from_utf8_lossy(key).parse::<usize>().expect("a number"));
     let mean = numbers.sum::<usize>() / pair.evicted.len();
     let best = pair.evicted.len() / 2;
-    assert!(mean < best * 11 / 10, "{mean}, not {best}");
+    assert!(mean < best * 11 / 10, "the mean number of the evicted keys is {mean}, not {best}");
 }
 
 /// Reads keys, and sets the missing ones, as a cache does. Returns the share of hits.

@@ -19,7 +19,7 @@ pub(crate) fn mark(superblock_path: &mut dyn Device) -> Result<(), DeviceError> 
     put_u32(&mut buffer, at::VERSION, layout::FORMAT_VERSION);
     let checksum = hash(&buffer[..at::CHECKSUM]);
     put_u64(&mut buffer, at::CHECKSUM, checksum);
-    assert!(is_mark(&buffer), "the new mark is whole");
+    assert!(is_mark(&buffer), "the new mark is not whole");
     let placement = Lifetime::Superblock.placement();
     io::run(superblock_path, Op::Write { lba: Lba(0), buffer, placement, durable: true }).map(drop)
 }
@@ -32,7 +32,7 @@ pub(crate) fn is_mark(bytes: &[u8]) -> bool {
 }
 
 /// Whether the volume was begun but never finished. Such a volume holds no data, so it may be made
-/// anew. This writes nothing.
+/// anew. This function writes nothing.
 ///
 /// # Errors
 /// If the area is too short to hold a superblock.

@@ -86,9 +86,9 @@ fn areas_keep_the_contract_and_do_not_overlap() {
         for lba in 0..lbas {
             assert_eq!(run(&mut **path, write(lba, 1, index as u8 + 1)).result, Ok(()), "{lba}");
         }
-        // One block after the area's end, and two blocks across the end. The blocks after the end
-        // belong to another area or to no area, so these writes must be refused. So must a write at
-        // the largest address.
+        // The first write is to the block after the area's end, the second to two blocks across the
+        // end. The blocks after the end belong to another area or to no area, so these writes must
+        // be refused. A write at the largest address must be refused, too.
         for op in [write(lbas, 1, 99), write(lbas - 1, 2, 99), write(u64::MAX, 1, 99)] {
             assert_eq!(run(&mut **path, op).result, Err(DeviceError::OutOfRange), "{index}");
         }
@@ -111,7 +111,11 @@ fn areas_keep_the_contract_and_do_not_overlap() {
             );
         }
     }
-    assert_eq!(paths[1].grow(2 * CONTRACT_LBAS + 1), Err(DeviceError::NoSpace), "log-size-max");
+    assert_eq!(
+        paths[1].grow(2 * CONTRACT_LBAS + 1),
+        Err(DeviceError::NoSpace),
+        "the log must not grow beyond its largest size"
+    );
 }
 
 #[test]
@@ -121,8 +125,8 @@ fn a_slot_takes_what_another_has_given_back() {
         slimio_volume::open(device.path(), PathOptions::default(), true, u64::MAX).unwrap();
     let mut path = |slot| storage.media.open_path(Area::Snapshot(slot)).unwrap();
     let (mut a, mut b) = (path(SlotName::A), path(SlotName::B));
-    // There are 65 MiB before the extents and half of the superblock after them, which leaves room
-    // for 14 extents.
+    // 65 MiB of the device lie before the extents, and two copies of the superblock lie after them.
+    // This leaves room for 14 extents.
     a.grow(14 * EXTENT_LBAS).unwrap();
     assert_eq!(b.grow(1), Err(DeviceError::NoSpace));
     a.shrink(3 * EXTENT_LBAS + 1).unwrap();

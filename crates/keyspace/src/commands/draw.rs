@@ -197,8 +197,8 @@ impl Draw {
     /// Ends the draw.
     pub(crate) fn finish(self, keyspace: &mut Keyspace) {
         let garbage = &mut keyspace.displaced.garbage;
-        // The elements go to the garbage: if the key was deleted meanwhile, this is the last
-        // reference to them.
+        // If the key was deleted meanwhile, this is the last reference to the elements. So they go
+        // to the garbage, which another thread frees.
         garbage.add_value(worth_deferring(self.source));
         if let Choice::Sparse { drawn } = self.choice
             && drawn.len() > STEP_DRAWS_MAX

@@ -232,7 +232,7 @@ impl InSteps for Hdel {
     fn end(context: &mut Context<'_>, tally: &Tally) -> Outcome {
         if tally.count > 0 {
             context.note(1, HDEL);
-            // The hash has lost its last field.
+            // If `is_done` is set here, the hash has lost its last field.
             if tally.is_done {
                 context.note(1, DEL);
             }

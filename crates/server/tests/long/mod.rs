@@ -16,7 +16,7 @@ use crate::common::{
 use crate::undurable::held;
 use crate::{info, serving};
 
-/// Number of keys, or of fields, in a request that takes a few dozen turns.
+/// Number of keys, or of fields, in a request that takes a few dozen turns of the event loop.
 const MANY: usize = 30_000;
 
 /// Size in bytes of a value that takes several steps to log. It is odd, so that the pieces of a
@@ -236,8 +236,8 @@ fn a_large_value_is_kept_when_it_is_written() {
         });
         assert!(client.is_silent(), "the server acknowledged a value that a kill would lose");
         gate.open();
-        // Opening the gate does not wake the server, but any turn of the server polls the log's
-        // path.
+        // Until now, the gate has held back the completions of the log's writes. Opening it does
+        // not wake the server, but any turn of the server polls the log's path.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         server.stop();
@@ -296,8 +296,8 @@ fn no_snapshot_holds_a_part_of_it() {
 /// has ended. Until then, no snapshot that lacks overwritten entries may be adopted.
 #[test]
 fn no_snapshot_lacks_what_it_overwrites() {
-    /// Number of keys with 10 KB each. While the gate is shut, the snapshot can't take all of these
-    /// keys.
+    /// Number of keys with 10 KB each. While the gate is shut, it holds back the completions of the
+    /// snapshot's writes. So the snapshot can't take all of these keys.
     const OTHERS: usize = 2000;
     const BEFORE: usize = 100;
     const BEHIND: usize = 30 * MANY;

@@ -58,7 +58,7 @@ impl Ftl {
         let size = bytes.len() - start;
         assert!(
             size <= Self::encoded_size_max(&self.config),
-            "the encoded state is not larger than its maximum"
+            "the encoded state is larger than its maximum"
         );
     }
 
@@ -137,7 +137,7 @@ impl Ftl {
     /// The same drive with a different configuration. Only values such as the choice of victims,
     /// the thresholds and the timing may differ.
     pub(crate) fn with_config(mut self, config: Config) -> Self {
-        assert_eq!(config.geometry, self.config.geometry, "the geometry of a drive can't change");
+        assert_eq!(config.geometry, self.config.geometry, "the geometry must stay the same");
         if config.victims != self.config.victims {
             self.config.victims = config.victims;
             self.order_victims_by_age();
@@ -262,7 +262,7 @@ mod tests {
                 let mut other = other.expect("the encoded state is whole");
                 other.set_time(1_700_000_000_000);
                 other.check();
-                assert!(encoded(&other) == encoded(&one), "the decoded drive has the same state");
+                assert!(encoded(&other) == encoded(&one), "the decoded drive has another state");
                 for lba in (0..config.lba_count).rev() {
                     one.write(lba, 0).expect("the block is within the drive");
                     other.write(lba, 0).expect("the block is within the drive");
@@ -270,7 +270,7 @@ mod tests {
                 other.check();
                 assert!(
                     encoded(&other) == encoded(&one),
-                    "{victims:?}: both drives make the same choices"
+                    "{victims:?}: the drives have made different choices"
                 );
             }
         }
@@ -301,12 +301,12 @@ mod tests {
         for cut in [0, 8, 16, 60, bytes.len() - 1] {
             assert!(
                 decode(&bytes[..cut]).is_none(),
-                "a state that is cut to {cut} bytes is refused"
+                "a state that is cut to {cut} bytes must be refused"
             );
         }
         assert!(
             decode(&[&bytes[..], &[0]].concat()).is_none(),
-            "a state with a byte too many is refused"
+            "a state with a byte too many must be refused"
         );
         assert!(Ftl::decode(Config { handles: 7, ..config.clone() }, &bytes).is_none());
     }

@@ -54,7 +54,7 @@ fn a_page_is_written_when_a_part_of_it_is_and_freed_when_all_of_it_is() {
     assert_eq!((last.host_bytes, last.media_bytes), (7 * PAGE, 7 * PAGE));
     assert!(
         (last.utilization * config().lba_count as f64 - 5.0).abs() < 1e-6,
-        "two pages were freed"
+        "two pages must be freed"
     );
     assert_eq!(outcome.waf(), Some(1.0));
     let handles: Vec<u64> =
@@ -86,11 +86,11 @@ fn what_a_replay_counts_is_what_the_drive_counts() {
     assert_eq!(
         last.host_bytes,
         4 * config.lba_count * PAGE,
-        "the writes of the precondition do not count"
+        "the writes of the precondition must not count"
     );
     assert_eq!(last.media_bytes, drive.counters().media_bytes() - before.media_bytes());
     assert!(outcome.waf().unwrap() > 1.0 && outcome.waf_of_second_half().unwrap() > 1.0);
-    assert!(outcome.points.len() > 400, "there is a point for each hundredth of the capacity");
+    assert!(outcome.points.len() > 400, "there must be a point for each hundredth of the capacity");
 }
 
 /// At the end, the replay's count of mixed units (reclaim units with data of several streams) must

@@ -82,7 +82,7 @@ impl ExtentMap {
     }
 
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
-        assert!(self.owners.len() <= EXTENTS_MAX, "the superblock has room for the map");
+        assert!(self.owners.len() <= EXTENTS_MAX, "the superblock has no room for the map");
         put_u64(bytes, at::DEVICE_LBAS, self.device_lbas);
         put_u64(bytes, at::FIRST_EXTENT, self.first_lba);
         put_u64(bytes, at::EXTENT_LBAS, self.extent_lbas);

@@ -85,7 +85,7 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
         wal.shrink(left * EXTENT_LBAS).expect("extents can be given back");
         disk.ops() - before
     };
-    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "one deallocation is submitted and completes");
+    assert_eq!((ops_of(4), ops_of(0)), (2, 2), "each call must submit one deallocation");
 }
 
 #[test]
@@ -101,15 +101,15 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot. An on-demand snapshot leaves this room too: it does
-/// not make the log shorter, so the WAL-snapshot that does must still fit.
+/// The log leaves room for the next snapshot. An on-demand snapshot must leave this room, too. It
+/// does not make the log shorter. A WAL-snapshot does, so a WAL-snapshot must still fit.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
     let [mut wal, mut a, mut b, _] = AREAS.map(|area| path(&pool, &disk, area));
     pool.set_need(5 * EXTENT_LBAS - 1);
-    // Records that fill the log's new extents may make the data set larger, so each of these
-    // extents adds to the need.
+    // Records that fill the log's new extents may make the data set larger. So each of these
+    // extents adds to the space that the next snapshot needs.
     wal.grow(7 * EXTENT_LBAS).expect("thirteen extents stay free, and twelve are needed");
     assert_eq!(wal.grow(7 * EXTENT_LBAS + 1), Err(DeviceError::NoSpace));
     pool.set_need(4 * EXTENT_LBAS);
@@ -122,7 +122,7 @@ fn room_is_kept_for_the_next_snapshot() {
     wal.grow(15 * EXTENT_LBAS).expect("five extents stay free");
     pool.set_need(5 * EXTENT_LBAS - 1);
     // The log should also leave room for an on-demand snapshot.
-    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "room for an on-demand snapshot is left");
+    assert_eq!(pool.wal_lbas_max(), 10 * EXTENT_LBAS, "too little room for an on-demand snapshot");
     // An on-demand snapshot is refused, because it would leave nothing for the WAL-snapshot that
     // makes room.
     pool.set_running(Some((SlotName::A, SnapshotKind::OnDemand)));

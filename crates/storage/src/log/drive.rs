@@ -127,7 +127,7 @@ impl Log {
         assert_eq!(
             batch.first_lsn,
             self.submitted(),
-            "batches are submitted in order, without a gap"
+            "the batch does not begin where the last submitted batch ends"
         );
         if self.is_lone(&batch) {
             self.lone_commits += 1;
@@ -207,7 +207,7 @@ impl Log {
         let token = Token(self.first_token + self.flight.len() as u64);
         let placement = Lifetime::Wal.placement();
         let submitted = device.submit(token, Op::Write { lba, buffer, placement, durable });
-        assert!(submitted.is_ok(), "the path has room for this operation");
+        assert!(submitted.is_ok(), "the path must have room for this operation");
         self.flight.push_back(flight);
     }
 
@@ -236,7 +236,7 @@ impl Log {
         for completion in completions.drain(..) {
             let failed = completion.result.err();
             let submitted_at = if completion.token == FLUSH_TOKEN {
-                let flush = self.flush.take().expect("a flush completes once");
+                let flush = self.flush.take().expect("only a flush in flight completes");
                 match failed {
                     Some(error) => self.latch(LatchCause::LogFlush, error),
                     None if self.latch.is_none() => {
@@ -285,13 +285,13 @@ impl Log {
         while self.flight.front().is_some_and(|flight| flight.is_done) {
             let Some(flight) = self.flight.pop_front() else { break };
             self.first_token += 1;
-            assert!(flight.end > self.written, "the written prefix only grows");
+            assert!(flight.end > self.written, "the written prefix must grow");
             self.written = flight.end;
             if !flight.is_durable {
                 self.soft_end = flight.end;
             }
             if flight.private_from.is_some() && !is_planted("private-still-counted") {
-                assert!(self.private_count > 0, "a batch that dies with the process was counted");
+                assert!(self.private_count > 0, "a batch that dies with the process was not counted");
                 self.private_count -= 1;
             }
             self.free.extend(flight.buffer.filter(|_| !flight.is_extra));
@@ -301,7 +301,7 @@ impl Log {
         }
         assert!(
             self.durable <= self.written && self.written <= self.appended,
-            "all durable records are written, and all written records are appended"
+            "durable records must be written, and written records must be appended"
         );
         self.tell_durable();
     }

@@ -130,7 +130,7 @@ impl Session {
             && matches!(command.opcode, opcode::nvm::WRITE | opcode::nvm::COMPARE)
     }
 
-    /// Carries out a command of an I/O queue, whose data from the host is `data`.
+    /// Carries out a command of an I/O queue. `data` is the command's data from the host.
     pub(super) fn io(&mut self, slot: u16, command: &Command, data: &[u8]) -> Result<(), Refusal> {
         match command.opcode {
             opcode::nvm::READ => {

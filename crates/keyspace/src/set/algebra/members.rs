@@ -67,8 +67,8 @@ pub(crate) fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, membe
     member.with_arg(|member| edit(context).of(form).add(member));
 }
 
-/// Moves clones to the garbage, because a clone may be the last reference to a set: the set's key
-/// may have been deleted meanwhile.
+/// Moves clones to the garbage, which another thread frees. A clone may be the last reference to a
+/// set, because the set's key may have been deleted meanwhile.
 pub(crate) fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
     for source in sources {
         context.keyspace.displaced.garbage.add_value(worth_deferring(source));
