@@ -54,7 +54,7 @@ class DeadWrites(TestCase):
         self.assertIn(WAITING, server.said(), "a server must wait for the killed server's writes")
 
         def said_again():
-            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "a waiting server opens no other file")
+            self.assertEqual(opened(server, volume) - {"lock", "claim"}, set(), "a waiting server opened another file")
             return server.said().count(WAITING) > 1
 
         until(said_again, 30, "a second message about old operations")

@@ -90,7 +90,7 @@ pub(crate) struct SetRef<'a>(CollectionRef<'a>);
 impl<'a> SetRef<'a> {
     /// Panics if the collection is not a set.
     pub(crate) fn new(collection: CollectionRef<'a>) -> Self {
-        assert_eq!(collection.value_type(), ValueType::Set, "the collection is a set");
+        assert_eq!(collection.value_type(), ValueType::Set, "the collection is no set");
         Self(collection)
     }
 

@@ -88,7 +88,7 @@ fn growing_and_shrinking_lose_nothing() {
         model.remove(key);
     }
     model.check();
-    assert_eq!(model.table.bucket_count(), 1, "an empty table is small again");
+    assert_eq!(model.table.bucket_count(), 1, "an empty table must be small again");
 }
 
 /// If a merged bucket with an expiring key were not marked, active expiry would never find that

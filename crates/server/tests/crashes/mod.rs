@@ -1,6 +1,7 @@
 //! Random commands, snapshots and deaths of the whole server on a simulated disk, life after life.
-//! After each death, the server must come back with a state that was in memory at one moment, and
-//! this state must not be earlier than promised.
+//! A life is the time from a start of the server to its death. After each death, the server must
+//! come back with a state that was in memory at one moment, and this state must not be earlier than
+//! promised.
 //!
 //! A second server without a volume runs the same units (commands or transactions) at the same time
 //! of day, and shows what was in memory after each unit. So these tests need not know what a
@@ -251,7 +252,8 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     for key in 0..8 {
         assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
     }
-    // The log can resume only after a snapshot, and there is no space for one. So nothing is kept.
+    // The log can resume only after a snapshot, and there is no space for one. So the log has no
+    // writes.
     disk.faults(|faults| faults.full = true);
     turn("yes");
     one.send(&["WAITAOF", "1", "0", "0"]);

@@ -158,7 +158,7 @@ fn an_export_whose_folder_can_not_be_synced_says_that_it_is_complete() {
         exporter.finish().unwrap_err()
     });
     assert!(complaint.contains("dump.rdb is complete, but its folder"), "{complaint}");
-    assert!(rdb.exists(), "the export is at its path");
+    assert!(rdb.exists(), "the export must be at its path");
 }
 
 fn now_s() -> u64 {

@@ -77,13 +77,16 @@ fn a_killed_drive_is_exactly_as_it_was() {
         }
         let killed = as_killed(&file);
         let mut again = crate::drive::drive(&small(killed));
-        assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {stamp} requests");
+        assert_eq!(again.notes().len(), 1, "state is lost after {stamp} requests");
         again.with_ftl(Ftl::check);
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "state is lost at stamp {stamp}");
+        assert!(
+            again.with_ftl(|ftl| are_same(ftl, &model.ftl)),
+            "the state is wrong at stamp {stamp}"
+        );
         let times = |drive: &EmulatedDrive| {
             drive.watch().host_events().iter().map(|event| event.time_ms).collect::<Vec<_>>()
         };
-        assert_eq!(times(&again), times(&drive), "events keep their times");
+        assert_eq!(times(&again), times(&drive), "events must keep their times");
         let mut path = again.open_path().expect("a path opens");
         for _ in 0..20 {
             let lba = random.below(options.config.lba_count);
@@ -91,7 +94,7 @@ fn a_killed_drive_is_exactly_as_it_was() {
             assert_eq!(byte_at(&mut *path, lba), expected);
         }
     }
-    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
+    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has copied nothing");
     assert!(model.ftl.host_events().any(|event| event.kind == EventKind::InvalidPlacement));
 }
 
@@ -110,7 +113,7 @@ fn a_drive_that_is_closed_and_opened_is_as_it_was_and_goes_on_so() {
             ask(&mut drive, &mut model, asked, stamp);
         }
     }
-    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has worked");
+    assert!(model.ftl.counters().copied_bytes() > 0, "the collector has copied nothing");
 }
 
 /// A kill may cut off a checkpoint anywhere. The body is written first, and then the head.
@@ -142,8 +145,8 @@ fn a_checkpoint_may_be_cut_off_anywhere() {
         }
         std::fs::write(state_of(&file), bytes).expect("the file can be written");
         let again = drive(&options);
-        assert_eq!(again.notes().len(), 1, "the drive has lost nothing after {cut} bytes");
-        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "state is lost at cut {cut}");
+        assert_eq!(again.notes().len(), 1, "state is lost after {cut} bytes");
+        assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "the state is wrong at cut {cut}");
     }
 }
 
@@ -175,10 +178,10 @@ fn what_is_damaged_is_told_from_what_is_whole() {
         let mut again = open_with(bytes).expect("the drive opens");
         assert!(again.notes()[1].contains("missing or damaged"), "{:?}", again.notes());
         let events = again.watch().host_events();
-        assert_eq!(events.len(), 1, "the reset of the handles is the only event");
+        assert_eq!(events.len(), 1, "the reset of the handles must be the only event");
         assert_eq!(events[0].kind, EventKind::HandlesReset);
         let mut path = again.open_path().expect("a path opens");
-        assert_eq!(byte_at(&mut *path, 3), 9, "the data is not lost");
+        assert_eq!(byte_at(&mut *path, 3), 9, "the data must not be lost");
         assert_eq!(again.counters().host_bytes(), 0);
     };
     let mut both = whole.clone();
@@ -192,14 +195,18 @@ fn what_is_damaged_is_told_from_what_is_whole() {
     let again = drive(&in_file(file.clone()));
     assert!(again.notes()[1].contains("missing or damaged"));
     drop(again);
-    assert_eq!(drive(&in_file(file.clone())).notes().len(), 1, "the loss is reported once");
+    assert_eq!(
+        drive(&in_file(file.clone())).notes().len(),
+        1,
+        "the loss must be reported only once"
+    );
     let mut other = whole.clone();
     (other[7], other[4096 + 7]) = (b'9', b'9');
     let Err(refused) = open_with(&other).map(drop) else { panic!("version 9 is not refused") };
     let sentence =
         "the file was written by another version of this program, with format 9: use that version";
     assert!(refused.to_string().contains(sentence), "{refused}");
-    assert!(std::fs::read(&state).expect("the file exists") == other, "the file is unchanged");
+    assert!(std::fs::read(&state).expect("the file exists") == other, "the file has changed");
 }
 
 #[test]
@@ -226,7 +233,8 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     }
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
         eprintln!(
-            "SKIPPED: refusing another drive's state file, as files can't have attributes in {folder:?}"
+            "SKIPPED: no test that another drive's state file is refused, because files in \
+             {folder:?} can't have attributes"
         );
         return;
     }
@@ -245,7 +253,8 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
         let mut path = again.open_path().expect("a path opens");
         assert_eq!(byte_at(&mut *path, 0), 1);
     }
-    // Both files are copied over those of another drive.
+    // Both files of another drive are copied over the files of this drive. The data file keeps this
+    // drive's attribute.
     for (from, to) in [(other.clone(), copy.clone()), (state_of(&other), state_of(&copy))] {
         std::fs::copy(from, to).expect("the file can be copied");
     }
@@ -285,7 +294,8 @@ fn a_drive_that_was_written_under_another_name_does_not_go_back() {
     drop(drive(&in_file(file.clone())));
     if rustix::fs::getxattr(&file, "user.slimio.drive", &mut [0; 8]).is_err() {
         eprintln!(
-            "SKIPPED: noticing a drive's second name, as files can't have attributes in {folder:?}"
+            "SKIPPED: no test of a drive's second name, because files in {folder:?} can't have \
+             attributes"
         );
         return;
     }
@@ -346,7 +356,10 @@ fn options_that_change_do_not_change_what_was() {
     options.config.victims = slimio_ssd::Victims::Fifo;
     options.config.thresholds.background_units = 0;
     let again = drive(&options);
-    assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)), "old entries keep the old policy");
+    assert!(
+        again.with_ftl(|ftl| are_same(ftl, &model.ftl)),
+        "old entries must keep the old policy"
+    );
     assert_eq!(again.with_ftl(|ftl| ftl.config().victims), slimio_ssd::Victims::Fifo);
     again.with_ftl(Ftl::check);
 }
@@ -371,7 +384,7 @@ fn a_drive_of_the_older_format_is_taken_over() {
         drive(&options.expect("the text names a drive"))
     };
     let mut closed = open("closed");
-    assert_eq!(closed.notes().len(), 1, "the drive has lost nothing");
+    assert_eq!(closed.notes().len(), 1, "the drive must have lost nothing");
     closed.with_ftl(Ftl::check);
     assert_eq!(closed.counters().host_bytes(), 700 * LBA_SIZE as u64);
     let is_mapped = |lba| closed.with_ftl(|ftl| ftl.page_of(lba).is_some());
@@ -447,7 +460,7 @@ fn a_drive_whose_state_finds_no_room_is_not_opened_and_loses_nothing() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert_eq!(std::fs::read(state_of(&file)).expect("the file exists"), b"what is this?");
     let left = std::fs::read_dir(folder.path()).expect("the folder exists").count();
-    assert_eq!(left, 2, "the unfinished state file is removed");
+    assert_eq!(left, 2, "the unfinished state file must be removed");
     assert_eq!(drive(&named(&file)).with_ftl(Ftl::mapped_count), 4);
 }
 

@@ -291,7 +291,10 @@ impl Log {
                 self.soft_end = flight.end;
             }
             if flight.private_from.is_some() && !is_planted("private-still-counted") {
-                assert!(self.private_count > 0, "a batch that dies with the process was not counted");
+                assert!(
+                    self.private_count > 0,
+                    "a batch that dies with the process was not counted"
+                );
                 self.private_count -= 1;
             }
             self.free.extend(flight.buffer.filter(|_| !flight.is_extra));

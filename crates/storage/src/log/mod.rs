@@ -288,7 +288,7 @@ impl Log {
         are_kept: bool,
         superblock: &Superblock,
     ) {
-        assert_eq!(self.durable, self.appended, "everything appended is durable");
+        assert_eq!(self.durable, self.appended, "everything appended must be durable");
         for buffer in &buffers {
             assert_eq!(buffer.capacity_lbas(), self.geometry.batch_lbas_max as usize);
         }
@@ -341,7 +341,7 @@ impl Log {
             self.put(db, flags, payload_size, |payload| rest.copy_to(payload));
             left -= payload_size;
             if flags & record::LAST != 0 {
-                debug_assert!(self.has_place(), "the caller has asked for room");
+                debug_assert!(self.has_place(), "the caller has not asked for room");
                 return self.appended;
             }
             flags = 0;
