@@ -30,7 +30,7 @@ fn snapshot(keyspace: &mut Keyspace, compresses: bool) -> Vec<Vec<u8>> {
     }
     let (mut chunks, mut keys) = (Vec::new(), 0);
     let mut emit = |chunk: Chunk<'_>| -> Result<(), ()> {
-        assert!(chunk.payload.starts_with(b"\xfe"), "a chunk begins with its database");
+        assert!(chunk.payload.starts_with(b"\xfe"), "a chunk must begin with its database");
         keys += chunk.keys;
         chunks.push(chunk.payload.to_vec());
         Ok(())
@@ -69,7 +69,7 @@ fn load(chunks: &[Vec<u8>], eviction: EvictionConfig) -> Result<Keyspace, ChunkE
         keyspace.load(loader.join(decoded?, &context)?)?;
     }
     loader.finish()?;
-    assert!(keyspace.used_bytes() > 0, "loading counts the memory");
+    assert!(keyspace.used_bytes() > 0, "loading must count the memory");
     Ok(keyspace)
 }
 

@@ -95,7 +95,7 @@ impl fmt::Display for Refusal {
             ),
             Self::Ageless => f.write_str(
                 "the file system does not say when the file was made (ext4 with small inodes), so \
-                 after a crash, it could be mistaken for another file",
+                 after a crash, the file could be mistaken for another one",
             ),
             Self::NotDirect => f.write_str("the file system takes no direct I/O on it"),
             Self::Cached => f.write_str(

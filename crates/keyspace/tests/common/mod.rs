@@ -88,8 +88,8 @@ impl Driver {
             match outcome {
                 Some(Outcome::Reply) => return (bytes(&reply), steps),
                 Some(Outcome::Block(block)) => {
-                    // This is the reply to a client that may not wait, or whose wait has ended
-                    // without a value.
+                    // This is the reply to a client that must not wait because it is in a
+                    // transaction, or whose wait has ended without a value.
                     let nothing =
                         if self.in_transaction { block.nothing } else { Nothing::NullArray };
                     nothing.reply(&mut reply);

@@ -119,10 +119,11 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a limited rate, so that a thread of the idle class
-    /// may do the work. Writing the end of a snapshot has no limit, and is not for such a thread:
-    /// it waits for the device several times, and a thread that hardly gets a core takes long after
-    /// each wait. Meanwhile, the work can't be passed to another thread.
+    /// Whether a snapshot is being written at a limited rate, so that the thread of the idle class
+    /// (`SCHED_IDLE`) may do the work. The end of a snapshot is not written at a limited rate, and
+    /// not by that thread. Whoever writes the end waits for the device several times. After each
+    /// wait, a thread that hardly gets a core takes long to go on, and until the end is written,
+    /// the work can't be passed to another thread.
     pub(super) fn is_paced(&self) -> bool {
         let is_finish_due = self.is_finish_due && !is_planted("end-starves");
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
@@ -134,7 +135,8 @@ impl Worker {
         self.pace.take_lost()
     }
 
-    /// Counts a turn that ended because its thread hardly got a core.
+    /// Counts a turn of the thread of the idle class that ended because the thread hardly got a
+    /// core.
     pub(super) fn count_starved_turn(&self) {
         self.shared.starved_turns.fetch_add(1, Ordering::Relaxed);
     }

@@ -98,7 +98,7 @@ impl Pool {
         extent_lbas_min: u64,
         wal_lbas_max: u64,
     ) -> Result<Self, String> {
-        assert!(first_lba >= SUPER_LBAS / 2, "the extents start after the superblock's first half");
+        assert!(first_lba >= SUPER_LBAS / 2, "the extents overlap the superblock's first half");
         let lbas_min = first_lba + EXTENTS_MIN * extent_lbas_min + SUPER_LBAS / 2;
         if device_lbas < lbas_min {
             return Err(format!(
@@ -181,7 +181,7 @@ impl Pool {
                 let owner: &mut Option<(Area, u32)> = &mut owners[*extent as usize];
                 assert!(
                     owner.is_none() && !state.free[*extent as usize],
-                    "each extent has one owner"
+                    "an extent must have one owner"
                 );
                 *owner = Some((area, piece));
             }
@@ -347,7 +347,7 @@ impl Pool {
         for piece in pieces {
             let extent = state.areas[index].get_mut(piece as usize).and_then(Option::take);
             if let Some(extent) = extent {
-                assert!(!state.free[extent as usize], "the extent had an owner");
+                assert!(!state.free[extent as usize], "the extent was free already");
                 state.free[extent as usize] = true;
             }
         }
@@ -443,7 +443,7 @@ impl State {
             start += run.len();
         }
         let (len, start) = best;
-        assert!(len > 0, "there is a free extent");
+        assert!(len > 0, "there is no free extent");
         let is_behind_another = start > 0;
         (start + if is_behind_another { len / 2 } else { 0 }) as u32
     }
