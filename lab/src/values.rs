@@ -27,7 +27,7 @@ impl ValuePool {
     /// # Panics
     /// When `compressible` is not between 0 and 1.
     pub fn new(value_size: usize, compressible: f64, seed: u64) -> Self {
-        assert!((0.0..=1.0).contains(&compressible), "the compressible share is between 0 and 1");
+        assert!((0.0..=1.0).contains(&compressible), "the compressible share is not within 0 to 1");
         let unit_size = UNIT_SIZE.min(value_size.max(1));
         let random_size = (unit_size as f64 * (1.0 - compressible)).round() as usize;
         let mut bytes = vec![FILLER; START_COUNT + value_size];

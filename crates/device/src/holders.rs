@@ -121,8 +121,8 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
 }
 
 /// Locks a device for reading, until the result is closed or the process ends. By this lock, even
-/// processes that may not look at our descriptors see that a living process has the device. The
-/// lock keeps no process out, and udev ignores locks of this kind.
+/// processes that are not allowed to look at our descriptors see that a living process has the
+/// device. The lock keeps no process out, and udev ignores locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.

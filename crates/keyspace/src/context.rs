@@ -89,8 +89,9 @@ pub struct Block {
     /// How long the client waits at most, counted from the first run of the request. Zero means no
     /// limit.
     pub timeout: Duration,
-    /// The reply if the command may not wait, as in a transaction. If the wait ends without
-    /// anything to take, the reply is always [`NullArray`](Nothing::NullArray), as in Redis.
+    /// The reply if the command must not wait, as in a transaction. If the command waits, and the
+    /// wait ends without anything to take, the reply is always [`NullArray`](Nothing::NullArray),
+    /// as in Redis.
     pub nothing: Nothing,
 }
 

@@ -55,7 +55,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How many times the keeper tries to give back the file of a process that has ended.
 const LAST_TRIES: usize = 50;
 
-/// Looks after the logs of all processes that were started with its [`Meeting`].
+/// Looks after the logs of all processes that were started with its [`Meeting`], which says how to
+/// reach the keeper.
 pub struct Keeper {
     listener: OwnedFd,
     token: String,

@@ -75,8 +75,8 @@ impl Guest {
         self.modules_into("lab/optional", tools, list)
     }
 
-    /// Adds the modules for the network to the drive that the host serves. `init.sh` loads these
-    /// modules, and then sets the network up.
+    /// Adds the modules for the network over which the machine reaches the drive that the host
+    /// serves. `init.sh` loads these modules, and then sets the network up.
     pub(crate) fn network(&mut self, tools: &Tools) -> Result<(), Failure> {
         self.modules_into("lab/network", tools, drive::MODULES)
     }

@@ -52,9 +52,9 @@ impl Elements for ListpackElements {
         let (element, size) = element(form, behind)?;
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
-        // Behind each element, its size is stored again. A reader that goes backwards reads bytes
-        // of this size while their high bit is set. So the high bit must be clear in the first byte
-        // of the size, and set in its other bytes.
+        // Behind each element, its size is stored again, in one or more bytes. A reader that goes
+        // backwards reads these bytes up to one whose high bit is clear. So the high bit must be
+        // clear in the first of these bytes, and set in the others.
         let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
         let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
             || is_planted("listpack-tail-unclosed");

@@ -6,7 +6,8 @@ use crate::common::{Client, encode, until};
 use crate::undurable::held;
 use crate::{info, serving};
 
-/// How often a request names its key. A request with this many names takes several dozen turns.
+/// How often a request names its key. A request with this many names takes several dozen turns of
+/// the event loop.
 const TIMES: usize = 10 * MANY;
 
 /// `EXISTS` of one key, named so often that the request runs in steps.

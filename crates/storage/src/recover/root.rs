@@ -29,8 +29,8 @@ impl RecoverSink for LogSink<'_> {
     }
 }
 
-/// Hands the chunks of a snapshot to `sink`. If `salvage`, chunks that can't be read are left out,
-/// and the report says so.
+/// Hands the chunks of a snapshot to `sink`. If `salvage` is true, chunks that can't be read are
+/// left out, and the report says so.
 pub(super) fn load(
     device: &mut dyn Device,
     superblock: &Superblock,
