@@ -23,7 +23,7 @@ fn refused(args: &[&str]) -> String {
     let output = lab(args);
     assert!(!output.status.success(), "{args:?}: {output:?}");
     let text = String::from_utf8(output.stderr).expect("the message is text");
-    assert_eq!(text.matches('\n').count(), 1, "the message is a single line: {text}");
+    assert_eq!(text.matches('\n').count(), 1, "the message must be a single line: {text}");
     text
 }
 

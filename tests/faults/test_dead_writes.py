@@ -15,7 +15,7 @@ WAITING = "operations of a process that has ended are still in flight"
 
 VALUE = "x" * 3000
 
-# The ID of a user who has no process and may not look at other users' processes.
+# The ID of a user who has no process and is not allowed to look at other users' processes.
 NOBODY_ELSE = 54_321
 
 TRIES = 5

@@ -61,7 +61,7 @@ impl Buffer {
     /// # Panics
     /// When `lbas` is zero.
     pub fn zeroed(lbas: usize) -> Self {
-        assert!(lbas > 0, "a buffer has at least one block");
+        assert!(lbas > 0, "a buffer must have at least one block");
         let layout = layout(lbas);
         let (memory, owner) = if lbas >= OWN_PAGES_LBAS_MIN {
             (sys::map_private(layout.size()).ok(), Owner::Pages)
@@ -84,7 +84,7 @@ impl Buffer {
         mapping: Arc<Mapping>,
         index: usize,
     ) -> Self {
-        assert!(lbas > 0, "a buffer has at least one block");
+        assert!(lbas > 0, "a buffer must have at least one block");
         let owner = Owner::Mapped { mapping, index };
         Self { memory, len_lbas: lbas, capacity_lbas: lbas, owner }
     }

@@ -126,8 +126,8 @@ fn large_values_come_in_parts() {
     for compresses in [true, false] {
         let chunks = snapshot(&mut driver.keyspace, compresses);
         let longest = chunks.iter().map(Vec::len).max().expect("there are chunks");
-        assert!(longest < CHUNK_SIZE + 2 * WHOLE_SIZE_MAX + 1000, "{longest} bytes in a chunk");
-        assert!(chunks.len() > 30, "{} chunks", chunks.len());
+        assert!(longest < CHUNK_SIZE + 2 * WHOLE_SIZE_MAX + 1000, "a chunk has {longest} bytes");
+        assert!(chunks.len() > 30, "only {} chunks", chunks.len());
         let loaded =
             load(&chunks, EvictionConfig::default()).expect("chunks that were just encoded");
         assert!(contents(&loaded) == contents(&driver.keyspace));

@@ -102,7 +102,7 @@ fn what_is_evicted_is_logged() {
                 }
             }
         }
-        assert!(pair.evicted.len() > 20, "{name}: {} evicted", pair.evicted.len());
+        assert!(pair.evicted.len() > 20, "{name}: only {} keys were evicted", pair.evicted.len());
         assert_eq!(pair.live.keyspace.stats().evicted_keys, pair.evicted.len() as u64);
     }
 }
@@ -126,12 +126,19 @@ fn memory_stays_below_its_limit_and_only_those_go_that_may() {
             assert!(pair.make_room(), "{name}: no key to evict");
             assert!(pair.live.keyspace.used_bytes() <= pair.used_max);
         }
-        assert!(pair.evicted.len() > 10_000, "{name}: {} evicted", pair.evicted.len());
+        assert!(
+            pair.evicted.len() > 10_000,
+            "{name}: only {} keys were evicted",
+            pair.evicted.len()
+        );
         let persistent = pair.evicted.iter().filter(|(_, key)| key.starts_with(b"persistent"));
         assert_eq!(persistent.count() == 0, is_volatile, "{name}");
         for db in 0..2 {
             let of_this = pair.evicted.iter().filter(|(of, _)| *of == db).count();
-            assert!(of_this > pair.evicted.len() / 4, "{name}: {of_this} evicted in db {db}");
+            assert!(
+                of_this > pair.evicted.len() / 4,
+                "{name}: only {of_this} keys were evicted in db {db}"
+            );
             assert!(contents(&pair.live.keyspace, db) == contents(&pair.replayed, db), "{name}");
         }
     }
@@ -281,6 +288,6 @@ fn what_is_used_stays() {
     let random = hit_rate(EvictionPolicy::AllKeysRandom, 10);
     let lru = hit_rate(EvictionPolicy::AllKeysLru, 10);
     let lfu = hit_rate(EvictionPolicy::AllKeysLfu, 10);
-    assert!(lru > random + 0.02, "random {random}, LRU {lru}");
-    assert!(lfu > lru, "LRU {lru}, LFU {lfu}");
+    assert!(lru > random + 0.02, "hit rates: random {random}, LRU {lru}");
+    assert!(lfu > lru, "hit rates: LRU {lru}, LFU {lfu}");
 }

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(table.remove(first), Some('a'));
         assert_eq!(table.remove(first), None);
         let third = table.insert('c');
-        assert_eq!(third.index, first.index, "indexes are reused");
+        assert_eq!(third.index, first.index, "the index must be reused");
         assert_eq!(table.get(first), None);
         assert_eq!(table.get_mut(third), Some(&mut 'c'));
         assert_eq!(table.len(), 2);

@@ -109,9 +109,9 @@ impl NvmeDevice {
     /// # Errors
     /// [`OpenError::InUse`] when a process has the namespace open; [`OpenError::StillInFlight`]
     /// when a process has ended, but its operations are still in flight; [`OpenError::Forbidden`]
-    /// when this process may not open the namespace. [`OpenError::Unsuitable`] when the kernel uses
-    /// the namespace (for example, because it is mounted), when `path` is not a whole namespace or
-    /// has an unsupported format, or when io_uring is refused.
+    /// when this process is not allowed to open the namespace; [`OpenError::Unsuitable`] when the
+    /// kernel uses the namespace (for example, because it is mounted), when `path` is not a whole
+    /// namespace or has an unsupported format, or when io_uring is refused.
     pub fn open(path: &Path, options: PathOptions) -> Result<Self, OpenError> {
         let nodes = sysfs::nodes(path)?;
         let unsuitable = |why: String| OpenError::unsuitable(path, why);

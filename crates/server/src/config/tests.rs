@@ -54,7 +54,7 @@ fn flags_override_the_file_and_take_several_words() {
     assert_eq!(config.bytes("requirepass"), b"a b");
     assert_eq!(config.text("bind"), "127.0.0.1 ::1");
     assert_eq!(config.without_effect(), [""; 0]);
-    assert_eq!(config.text("save"), "60 1 5 9", "the save points add up");
+    assert_eq!(config.text("save"), "60 1 5 9", "the save points must add up");
 }
 
 #[test]
@@ -168,14 +168,14 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
         Err("CONFIG SET failed (possibly related to argument 'databases') - \
              can't set immutable config"
             .into()),
-        "access is checked before values"
+        "access must be checked before values"
     );
     assert_eq!(
         set(&[("Databases", "3"), ("foo", "1")]),
         Err("CONFIG SET failed (possibly related to argument 'Databases') - \
              can't set immutable config"
             .into()),
-        "the first error is reported"
+        "the first error must be reported"
     );
     assert_eq!(
         set(&[("Slave-Priority", "x")]),
@@ -186,7 +186,7 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
     assert_eq!(
         set(&[("hash-max-ziplist-entries", "7"), ("hash-max-listpack-entries", "8")]),
         Ok(vec!["hash-max-listpack-entries", "hash-max-listpack-entries"]),
-        "an alias counts as another parameter"
+        "an alias must count as another parameter"
     );
     assert!(
         set(&[("hash-max-ziplist-entries", "7"), ("HASH-max-ziplist-entries", "8")])
@@ -197,7 +197,7 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
     assert_eq!(set(&[("maxmemory", "1gb"), ("save", "")]), Ok(vec!["maxmemory", "save"]));
     assert_eq!(config.int("maxmemory"), 1 << 30);
     assert_eq!(config.int("timeout"), 5);
-    assert_eq!(config.int("hash-max-listpack-entries"), 8, "the last value counts");
+    assert_eq!(config.int("hash-max-listpack-entries"), 8, "the last value must count");
     assert_eq!(config.choice("appendfsync"), "always");
 }
 

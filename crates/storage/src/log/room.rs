@@ -137,7 +137,7 @@ impl Log {
         (self.geometry.segment_size() / 4).max(self.geometry.batch_size() as u64)
     }
 
-    /// The part of `reserve` that deletes may not use. It is 0 if a segment has only a few blocks,
+    /// The part of `reserve` that deletes must not use. It is 0 if a segment has only a few blocks,
     /// as in tests.
     fn last_share(&self) -> u64 {
         if is_planted("deletes-take-all") {

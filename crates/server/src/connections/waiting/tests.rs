@@ -49,7 +49,7 @@ impl Served {
             self.join("BLPOP k 0\r\n");
         }
         self.join(&format!("RPUSH k {}\r\n", "v ".repeat(SERVED_MAX + 1)));
-        assert!(self.engine.data.blocking_keys.has_ready(), "some clients are still to be served");
+        assert!(self.engine.data.blocking_keys.has_ready(), "all clients are served already");
     }
 
     /// A turn in which nothing arrives.
@@ -82,7 +82,7 @@ fn a_deadline_does_not_wait_for_those_who_are_served() {
     served.join("SET typed v\r\n");
     let elements = "v ".repeat(SERVED_MAX + 2);
     served.join(&format!("RPUSH k {elements}\r\n"));
-    assert!(served.engine.data.blocking_keys.has_ready(), "some clients are still to be served");
+    assert!(served.engine.data.blocking_keys.has_ready(), "all clients are served already");
     served.begin_turn();
     served.engine.clock.now += Duration::from_secs(10);
     served.connections.give_up_late(&mut served.engine);
@@ -107,7 +107,7 @@ fn a_swapped_database_holds_up_nobody_of_another() {
     served.connections.serve_waiting_for_keys(&mut served.engine);
     assert!(
         served.engine.data.blocking_keys.has_ready(),
-        "the first turn does not look at all keys"
+        "the first turn must not look at all keys"
     );
     let [there, here] =
         ["SELECT 5\r\nDBSIZE\r\n", "DBSIZE\r\n"].map(|request| served.join(request));
@@ -144,7 +144,7 @@ fn who_has_hung_up_does_not_begin_to_wait_for_keys() {
     served.push_much();
     let held = served.join("BLPOP k 0\r\n");
     served.connections.hung_up(&mut served.engine, held);
-    assert!(!served.has_left(held), "the client stays until its request has run");
+    assert!(!served.has_left(held), "the client must stay until its request has run");
     served.turn();
     assert!(served.has_left(held));
     assert!(served.engine.data.blocking_keys.is_empty());
