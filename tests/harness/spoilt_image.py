@@ -66,7 +66,8 @@ class SpoiltImage:
         more."""
 
         def is_small():
-            # A write that was under way may have made the image longer again. So each call cuts it.
+            # A write that was under way may have made the image longer again. So each call cuts the
+            # image.
             os.truncate(self.backing, size)
             return os.stat(self.path).st_size == size
 

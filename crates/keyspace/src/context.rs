@@ -131,10 +131,10 @@ pub trait Steps: fmt::Debug + Send {
         None
     }
 
-    /// Upper bound of the payload bytes that the next step logs. `None` if the step only deletes
-    /// expired keys, because these deletions have their own [limit](Effects::limit). Also `None` if
-    /// all steps together make one change, because the size of that change was known before the
-    /// first step.
+    /// Upper bound of the payload bytes that the next step logs. There are two cases in which this
+    /// is `None`. Either the step only deletes expired keys, and these deletions have their own
+    /// [limit](Effects::limit). Or all steps together make one change, and the size of that change
+    /// was known before the first step.
     fn log_size_max(&self) -> Option<u64> {
         None
     }

@@ -31,8 +31,9 @@ pub(crate) struct Multi {
     /// Number of queued requests whose cost depends on the values of their keys. `EXEC` computes
     /// how much of the log such requests need (it weighs them) before it runs any request.
     pub(crate) weighed: usize,
-    /// The purpose that counts for the whole transaction. Of the purposes of the queued requests
-    /// that write, it is the one that may use the least of the log's room.
+    /// The purpose that counts for the whole transaction. The purpose of a write decides how much
+    /// of the log's room the write may use. Of the purposes of all queued writes, the one that
+    /// allows the least counts.
     pub(crate) purpose: Purpose,
     /// Whether any queued request may write.
     pub(crate) writes: bool,

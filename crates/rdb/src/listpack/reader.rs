@@ -53,8 +53,8 @@ impl Elements for ListpackElements {
         let tail = tail_size(size);
         let stored = rest.get(size..size + tail).ok_or(Malformed(CUT))?;
         // Behind each element, its size is stored again, in one or more bytes. A reader that goes
-        // backwards reads these bytes up to one whose high bit is clear. So the high bit must be
-        // clear in the first of these bytes, and set in the others.
+        // backwards begins at the last of these bytes, and stops at the byte whose high bit is
+        // clear. So the high bit must be clear in the first of these bytes, and set in the others.
         let goes_on = |index: usize, byte: u8| (byte & 0x80 != 0) == (index > 0);
         let is_closed = stored.iter().enumerate().all(|(index, byte)| goes_on(index, *byte))
             || is_planted("listpack-tail-unclosed");

@@ -496,7 +496,7 @@ fn a_drive_whose_first_start_was_cut_off_has_lost_nothing() {
     do_all(&mut *path, [write(0, 1, 1, true)]);
 }
 
-/// With `sync=yes`, flushes and durable writes reach the disk. This test can't check that. It
+/// With `sync=yes`, flushes and durable writes reach the disk. This test can't check that. It only
 /// checks that hosts are told to flush, and that flushes succeed.
 #[test]
 fn a_drive_that_syncs_says_that_it_has_a_volatile_cache() {

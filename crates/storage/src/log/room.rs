@@ -90,11 +90,11 @@ impl Log {
         }
         let kept = if is_planted("unasked-takes-last-share") { 0 } else { self.last_share() };
         let space = self.usable().saturating_sub(kept).min(UNASKED_SIZE_MAX);
-        // An exact result would need a division by the batch size, as in `space_for`. Reads call
-        // this function, so it must be fast, and returns less than the exact result. A record with
-        // a payload of `placed` bytes has room: it takes less space than twice the payload plus the
-        // bytes that are subtracted here. After such a record, the next call returns about half as
-        // much.
+        // Reads call this function, so it must be fast. An exact result would need a division by
+        // the batch size, as in `space_for`. So the result is less than the exact one. A record
+        // with a payload of `placed` bytes has room: it takes less space than twice the payload
+        // plus the bytes that are subtracted here. After such a record, the next call returns about
+        // half as much.
         let placed = space.saturating_sub(2 * LBA_SIZE as u64 + 4 * OVERHEAD) / 2;
         let has_buffer = self.buffer_count == 0 || !self.free.is_empty();
         if has_buffer || is_planted("unasked-takes-memory") {
@@ -166,8 +166,8 @@ impl Log {
         assert!(lsn <= self.appended, "the LSN to release is after the last appended record");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
-            // The next snapshot of an empty data set needs almost no room. So if preparing a
-            // segment has failed, it may succeed now.
+            // The next snapshot of an empty data set needs almost no room. So preparing a segment
+            // may succeed now, even if it has failed before.
             if !is_planted("release-waits") {
                 self.prepare_failed = None;
             }

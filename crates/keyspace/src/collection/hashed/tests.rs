@@ -210,7 +210,8 @@ fn values_are_sent_to_other_threads() {
     assert_send_and_sync::<crate::kinds::Builder>();
 }
 
-/// A search prefetches the bytes in which the element probably is. They nearly always contain it.
+/// A search prefetches the bytes in which the element probably is. These bytes must nearly always
+/// contain the element.
 #[test]
 fn an_element_is_where_a_search_ends() {
     let hasher = KeyHasher::new(3);
