@@ -132,7 +132,7 @@ const fn log_bytes(
     Scenario { name, title, policy, work, is_aged: false, headline: "log_bytes_per_record_byte" }
 }
 
-/// SETs of random keys by 50 clients.
+/// SETs of random keys by 50 clients, while `BGSAVE` takes snapshots.
 const SETS: SnapshotWork = SnapshotWork {
     mix: "set",
     clients: 50,
@@ -141,7 +141,7 @@ const SETS: SnapshotWork = SnapshotWork {
     compresses: true,
     kind: Kind::Save,
 };
-/// Like `SETS`, but while the server rewrites its log because the log has grown.
+/// The same SETs, while the server rewrites its log, by itself, because the log has grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
 /// Shares of a value that a compressor can save: half of the value, and nothing of it.
 const HALF: f64 = 0.5;

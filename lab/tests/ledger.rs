@@ -47,7 +47,7 @@ fn all_there(policy: Policy, death: Death) {
     assert!(report.keys > 50, "{report:?}");
     assert!(report.observed > 10, "{report:?}");
     let in_flight = report.in_flight_kept + report.in_flight_gone;
-    assert!(in_flight > 8, "units are in flight when the server dies: {report:?}");
+    assert!(in_flight > 8, "too few units were in flight when the server died: {report:?}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.is_taken())
     }
 
-    /// Offset after the last byte that the program wrote, which need not be the log's last byte.
+    /// Offset in the file after the last staged byte. The log can be longer, if the program has
+    /// written in its middle.
     ///
     /// # Errors
     /// If this thread is already in a call on this log.

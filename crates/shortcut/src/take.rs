@@ -72,7 +72,8 @@ impl<F: AsFd> LogFile<F> {
     /// Takes the file over as [`take`](Self::take) does, under a write lease.
     ///
     /// # Errors
-    /// Those of [`take`](Self::take), and if the file can't be leased.
+    /// The errors of [`take`](Self::take), and [`NotTaken::Busy`] if somebody else has the file
+    /// open.
     pub fn take_leased<L: AsFd>(&self, file: L) -> Result<WriteLease<L>, NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;

@@ -14,7 +14,7 @@ impl Table {
             "the table has as many buckets as it counts"
         );
         let full = segments().take(self.bucket_count / SEGMENT_LEN);
-        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "only the last segment is short");
+        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "a segment before the last is short");
         let (mut len, mut expiring, mut entry_bytes, mut slot_bytes) = (0, 0, 0, 0);
         for (index, bucket) in segments().flatten().enumerate() {
             self.check_bucket(index, bucket);
@@ -36,7 +36,7 @@ impl Table {
             let right = self.index(slot.hash);
             assert_eq!(right, index, "an entry is in the bucket that its hash names");
             let is_twin = |other: &BucketSlot| other.hash == slot.hash && other.key() == slot.key();
-            assert!(!bucket[..place].iter().any(is_twin), "a key is in its bucket once");
+            assert!(!bucket[..place].iter().any(is_twin), "a key is in its bucket twice");
             if let ValueRef::Collection(collection) = slot.value() {
                 collection.check();
             }

@@ -133,8 +133,8 @@ fn listen_unix(path: &Path, permissions: u32, backlog: i32) -> Result<Listener, 
             _ => format!("cannot {doing}: {e}; check unixsocket"),
         })
     };
-    // A socket that a killed server left on the file system may be replaced. A socket that still
-    // answers must not be replaced.
+    // A socket that still answers belongs to a running server, so it is not replaced. A socket that
+    // a killed server left on the file system is replaced.
     if UnixStream::connect(path).is_ok() {
         return Err(ConfigError(format!(
             "the Unix socket {shown} is in use: stop the server that uses this socket, or choose \

@@ -10,7 +10,8 @@
 //! 5. It writes a superblock with a new epoch (the log between two recoveries) and the cut (the
 //!    place where recovery ended the log). This superblock has the newest format version, even if
 //!    the volume had an older one.
-//! 6. It appends, in the new epoch, the records that only the mapped buffers held.
+//! 6. It appends, in the new epoch, the records that only the mapped buffers held. (These are
+//!    buffers of the log whose contents outlive the process.)
 //! 7. It notes in the superblock that the old buffers are no longer needed.
 //!
 //! If recovery is interrupted anywhere, the next recovery finds the same records.
@@ -343,9 +344,9 @@ pub fn recover(
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
-                // The salvaged log ends before the place where the log starts according to the
-                // superblock. So the start moves back to this end. Otherwise the next recovery
-                // would skip records that are appended from now on.
+                // A salvaged log may end before the place where, by the superblock, the log starts.
+                // The start then moves back to the log's end. If it did not, the next recovery
+                // would skip the records that are appended from now on.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {

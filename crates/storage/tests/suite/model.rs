@@ -165,9 +165,10 @@ fn killed(within: u64, image: usize) -> Death {
     Death { is_power_cut: false, within, image, in_recovery: None, is_log_on: true }
 }
 
-/// A log that has only one segment keeps the extents of one free slot. The process is killed when
-/// the extents of the other slots are free. After the restart, the log must go on in the slot that
-/// has extents, instead of asking for other extents.
+/// On a device, a log that has only one segment also keeps the extents for a second segment: those
+/// of one free slot of its area. The process is killed while the other free slots have no extents.
+/// After the restart, the log must go on in the slot that has extents, instead of asking for other
+/// extents.
 #[test]
 fn a_log_goes_on_where_its_extents_are() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -191,9 +192,9 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record after the end of a log takes two batches. The next recovery cuts off the log before the
-/// record's first part. The first batch of the next life does not fit where the second part is, so
-/// the second part stays on the volume. This part must not come back.
+/// A record takes two batches. The next recovery ends the log before the first of them, so the
+/// record is cut off. The next life does not overwrite the record's second batch, because its own
+/// first batch does not fit there. This rest of the record must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));

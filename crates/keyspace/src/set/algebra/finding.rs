@@ -104,8 +104,8 @@ pub(super) fn plan(
             let first_len = sources.first().map_or(0, len);
             let removes = sources.first().is_some_and(is_tree)
                 && others < first_len.saturating_mul(sources.len() - 1);
-            // In this case, Redis copies the first set and removes members from the copy. So the
-            // result has the form of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
+            // If `copies` is true, Redis copies the first set and removes members from the copy. So
+            // the result then has the form of the copy. (`sunionDiffGenericCommand` of `t_set.c`)
             let copies = goal == Goal::Store
                 && first_len.saturating_mul(sources.len()) / 2 > first_len + others;
             if (removes || copies)
