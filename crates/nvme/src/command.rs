@@ -121,7 +121,7 @@ impl Command {
     /// If `number` is not 10 to 15.
     #[must_use]
     pub const fn cdw(mut self, number: usize, value: u32) -> Self {
-        assert!(number >= 10 && number <= 15, "command dwords 10 to 15 are the command's own");
+        assert!(number >= 10 && number <= 15, "only the command dwords 10 to 15 can be set");
         self.cdw10_to_15[number - 10] = value;
         self
     }

@@ -93,9 +93,9 @@ impl Staged<'_> {
     /// Whether the file is as the short path left it. The check begins at the block in which the
     /// written bytes end. From there, the file must have the staged bytes, then the bytes that the
     /// stage has loaded from it, and zeros after the log. Where a write was in flight, the file may
-    /// still have its old bytes. The staged bytes before that block are not checked. If the
-    /// kill came while the last blocks were being copied to the front of the stage, other bytes may
-    /// be in their place.
+    /// still have its old bytes. Bytes of the file before the first checked block are not compared:
+    /// if the kill came while the last blocks were being copied to the front of the stage, the
+    /// stage may have other bytes there.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {
