@@ -11,7 +11,7 @@ KEYS = 4000
 # Eight megabytes would take more than two minutes at this rate.
 SLOW = 64 << 10
 # At this rate, eight megabytes take some seconds. At a sixteenth of this rate, they take longer
-# than a test may.
+# than the time limit of a test.
 RATE = 2 << 20
 # The server treats a pause of 100 ms as the end of the traffic. So the pauses of a test must be
 # shorter.
@@ -64,7 +64,7 @@ class SnapshotRate(TestCase):
             until(lambda: self.all_replaced_without_a_pause(client, server), self.seconds)
 
     def all_replaced_without_a_pause(self, client, server):
-        """Replaces all keys during a throttled snapshot, which may hold only a quarter of the
+        """Replaces all keys during a throttled snapshot, whose memory limit is a quarter of the
         replaced data. Returns True if no SET had to wait, or if each batch of 50 SETs took less
         than `PAUSE_SECONDS`. If the snapshot kept its rate, each batch would wait for a second and
         a half."""

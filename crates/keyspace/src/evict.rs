@@ -192,7 +192,7 @@ impl Pool {
         assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst comes last");
         for (index, one) in self.candidates.iter().enumerate() {
             let same = |other: &Candidate| (other.db, other.hash) == (one.db, one.hash);
-            assert!(!self.candidates[..index].iter().any(same), "a candidate occurs once");
+            assert!(!self.candidates[..index].iter().any(same), "a candidate occurs twice");
         }
     }
 }

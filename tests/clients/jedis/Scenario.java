@@ -23,8 +23,8 @@ import redis.clients.jedis.resps.ScanResult;
 /**
  * Does what a program with Jedis usually does. The argument is the port of the server.
  *
- * <p>It prints "restart" when the server is to be killed and started again, and goes on when it
- * reads a line. Then the same pool must still find what was written before.
+ * <p>The program prints "restart" when the server is to be killed and started again, and goes on
+ * when it reads a line. After that, the same connection pool must find what was written before.
  */
 public final class Scenario {
     private static final Duration PATIENCE = Duration.ofSeconds(20);
