@@ -357,7 +357,7 @@ fn a_sync_reaches_the_disk() {
     assert!(flushes() > before);
 }
 
-/// If such a file were taken, the program that has mapped it would see old bytes, or could store
+/// If a file were taken that a program has mapped, that program would see old bytes, or could store
 /// bytes unnoticed.
 #[test]
 fn a_file_that_is_mapped_is_not_taken() {
