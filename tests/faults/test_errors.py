@@ -1,5 +1,5 @@
-"""Writes and flushes fail. The log must be latched: it takes no writes until a restart. No write
-that may be lost may be acknowledged."""
+"""Writes and flushes fail. The log must be latched: it takes no writes until a restart. A write that
+could be lost must not be acknowledged."""
 
 import errno
 import unittest
