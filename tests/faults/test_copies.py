@@ -105,7 +105,7 @@ class Sparse:
         self.addCleanup(server.close)
         check(self, server, 5020)
         self.assertEqual(server.info()["log_buffers"], "mapped")
-        self.assertFalse(has_holes(copy, "buffers"), "a store to a hole could find no space")
+        self.assertFalse(has_holes(copy, "buffers"), "the buffers have holes, and a store to a hole could find no space")
         write(server, 5020, 3000)
         server.restart()
         check(self, server, 8020)
@@ -328,8 +328,8 @@ class Running:
             for number in range(self.COPIES):
                 target = f"{server.folder}-copy-{number}"
                 # Some records are only in the buffers when the log is copied. The server may
-                # overwrite them there before the buffers are copied. So only durable writes must be
-                # in the copy.
+                # overwrite them there before the buffers are copied. So the copy may lack writes
+                # that are not durable.
                 is_exact = is_one_moment or policy == "always"
                 low = load.acknowledged if is_exact else load.durable()
                 path = copy(fs, server.volume, target)

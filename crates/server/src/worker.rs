@@ -26,7 +26,7 @@ pub(crate) struct WorkerThread<O> {
 }
 
 impl<O: Send + 'static> WorkerThread<O> {
-    /// Starts a thread that runs `run`. This function must return when the queue has ended.
+    /// Starts a thread that runs `run`. When the queue has ended, `run` must return.
     ///
     /// # Errors
     /// When the thread cannot be started.

@@ -1,5 +1,6 @@
 //! Finds out whether a file can take the short path, that is, whether a direct write to it is
-//! durable without a change of metadata. Also finds out which of its blocks must be written first.
+//! durable without a change of metadata. Also finds out which of the file's blocks must be written
+//! once before that.
 
 use std::fs::File;
 use std::io;
@@ -49,8 +50,8 @@ impl Probe {
     /// because the kernel chooses the blocks for such data only when it writes the data.
     ///
     /// # Errors
-    /// If the file can't be examined: it is missing, may not be read, or another process holds a
-    /// lease on it (`WouldBlock`).
+    /// If the file can't be examined: it is missing, this process lacks the permission to read it,
+    /// or another process holds a lease on it (`WouldBlock`).
     pub fn of(path: &Path) -> io::Result<Self> {
         // The type is checked before the file is opened, because opening a pipe or a device may
         // have effects.

@@ -137,8 +137,8 @@ impl Engine {
     }
 
     /// Called for a change while no log takes records. If `FLUSHALL` or `FLUSHDB` empties the data
-    /// set while `save` is set, schedules a snapshot. Otherwise, the next start would bring the old
-    /// data back.
+    /// set while `save` is set, schedules a snapshot. Without this snapshot, the next start would
+    /// bring the old data back.
     pub(super) fn changed_without_log(&mut self, flushed: bool) {
         if flushed && !self.settings.save_points.is_empty() {
             let is_empty = self.data.dbs().all(|db| self.data.keyspace.dbsize(db) == 0);
