@@ -124,7 +124,7 @@ impl<F: AsFd> LogFile<F> {
             return Err(NotTaken::Busy);
         }
         // After the first direct write, a cached page would be stale. A dirty page would undo that
-        // write when it is written back. The kernel drops cached pages, except mapped ones.
+        // write when the page is written back. The kernel drops cached pages, except mapped ones.
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
         if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
             return Err(NotTaken::Refused(vec![Refusal::Cached]));

@@ -184,7 +184,7 @@ fn child_of(process: Pid) -> Pid {
     found.unwrap()
 }
 
-/// The process that guards the logs of a keeper.
+/// The guard of a keeper: the process that gives the keeper's logs back if the keeper is killed.
 fn guard_of(keeper: Pid) -> Pid {
     let process = keeper.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();

@@ -240,9 +240,9 @@ impl<'a> Context<'a> {
         db.insert_empty(found.hash, &found.key, packing, access, epoch)
     }
 
-    /// Inserts a key with this expiry and last use. `value` is its value, and how the value was
-    /// written. The key must not exist. The key counts as new if `found` has no place. A command
-    /// that has just deleted the key passes `found` as it was before, or as
+    /// Inserts a key with this expiry and last use. `value` has the key's value, and says how that
+    /// value was written. The key must not exist. The key counts as new if `found` has no place. A
+    /// command that has just deleted the key passes `found` as it was before, or as
     /// [`deleted`](Found::deleted) if the key counts as new in Redis.
     pub(crate) fn insert_value(
         &mut self,

@@ -203,7 +203,7 @@ fn a_large_element_is_not_copied() {
         assert!(steps <= 1);
     }
     driver.run(&["RPOP", "l"]);
-    assert!(driver.keyspace.take_garbage().is_some(), "a large element is freed elsewhere");
+    assert!(driver.keyspace.take_garbage().is_some(), "a large element becomes garbage");
     driver.check();
 }
 

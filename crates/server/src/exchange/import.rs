@@ -165,7 +165,7 @@ fn adopt(volume: &mut Volume) -> Result<(), Error> {
         }
         match volume.log.take_snapshot_event() {
             Some(SnapshotEvent::Adopted(_)) => return Ok(()),
-            Some(SnapshotEvent::Obsolete(_)) => unreachable!("the log holds no flush"),
+            Some(SnapshotEvent::Obsolete(_)) => unreachable!("the log holds no FLUSHALL"),
             None => {}
         }
         if let Some(latch) = volume.log.latched() {

@@ -64,7 +64,7 @@ pub struct RecoverOptions {
     /// How many buffers the log has.
     pub buffer_count: usize,
     /// Under [`Policy::Always`], a batch that is not full is submitted only if fewer batches than
-    /// this are in flight. Until then, the batch gathers records.
+    /// this are in flight. Otherwise it goes on gathering records.
     pub commits_in_flight: usize,
     /// Whether to accept damage. Chunks of the root snapshot that can't be read are then dropped,
     /// and so is everything in the log from the damage on.
@@ -241,8 +241,8 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     }
     let failed = |error| Error::Device { doing: "making the volume", error };
 
-    // If the making is interrupted from here on, a mark in place of the superblock's first copy
-    // lets the next start make the volume anew.
+    // A mark takes the place of the superblock's first copy. If the making is interrupted from here
+    // on, the mark lets the next start make the volume anew.
     let is_marked = !is_planted("making-unmarked");
     if is_marked {
         unfinished::mark(&mut *superblock_path).map_err(failed)?;
