@@ -3,7 +3,7 @@ little, and some commands may list their elements in any order."""
 
 # Largest difference between two replies that depend on the time. They differ because the two
 # servers are asked one after the other. The random commands draw times that are at least 50 seconds
-# apart.
+# apart, so a wrong time differs by more than this.
 SLACK_MS = 20_000
 CLOCK_SLACK = {"ttl": 20, "expiretime": 20, "pttl": SLACK_MS, "pexpiretime": SLACK_MS}
 

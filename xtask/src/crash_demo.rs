@@ -9,7 +9,8 @@ use slimio_host::Failure;
 use slimio_host::process::{cargo, run, target_dir};
 use slimio_host::server::{Server, read_value};
 
-/// The longest time of writing before the kill, in milliseconds. The real time is random.
+/// The longest time of writing before the kill, in milliseconds. The time itself is drawn at
+/// random.
 const LIFE_MS_MAX: u64 = 1500;
 /// Number of requests in flight, which is large so that the kill interrupts many of them.
 const IN_FLIGHT: u64 = 32;

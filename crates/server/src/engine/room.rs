@@ -17,8 +17,8 @@ use crate::commands::Entry;
 /// The purpose of a write. It decides how much of the log's room the write may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
-    /// The write has no special purpose. It is admitted only if the log has room for the write's
-    /// record without the room that is kept for writes that free memory.
+    /// The write has no special purpose. It is admitted only if its record does not need the room
+    /// that is kept for writes that free memory.
     Any,
     /// The write frees memory.
     Frees,
