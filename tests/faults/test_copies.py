@@ -105,7 +105,7 @@ class Sparse:
         self.addCleanup(server.close)
         check(self, server, 5020)
         self.assertEqual(server.info()["log_buffers"], "mapped")
-        self.assertFalse(has_holes(copy, "buffers"), "the buffers have holes, and a store to a hole could find no space")
+        self.assertFalse(has_holes(copy, "buffers"), "the buffers have holes, so a store could find no space")
         write(server, 5020, 3000)
         server.restart()
         check(self, server, 8020)

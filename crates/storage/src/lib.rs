@@ -11,11 +11,13 @@
 //!                     (which slot holds which segment, where the log starts, epoch, cut)
 //! ```
 //!
-//! The [`Keeper`] owns the superblock: when the log is short of room, the keeper makes room and
-//! notes it there. The invariant: [`recover`] brings back every acknowledged record that the
-//! `appendfsync` policy promises to keep. The records that come back are a prefix of the appended
-//! records, in order and without gaps. This crate starts no thread and reads no clock, because its
-//! callers pass devices and times as arguments.
+//! The [`Keeper`] owns the superblock. When the log is short of room, the keeper makes room, and
+//! notes the new segments in the superblock.
+//!
+//! The invariant: [`recover`] brings back every acknowledged record that the `appendfsync` policy
+//! promises to keep. The records that come back are a prefix of the appended records, in order and
+//! without gaps. This crate starts no thread and reads no clock, because its callers pass devices
+//! and times as arguments.
 
 mod batch;
 mod checksum;

@@ -14,7 +14,7 @@ impl Table {
             "the table has as many buckets as it counts"
         );
         let full = segments().take(self.bucket_count / SEGMENT_LEN);
-        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "a segment before the last is short");
+        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "an earlier segment is not full");
         let (mut len, mut expiring, mut entry_bytes, mut slot_bytes) = (0, 0, 0, 0);
         for (index, bucket) in segments().flatten().enumerate() {
             self.check_bucket(index, bucket);
