@@ -1,8 +1,9 @@
 """Random commands, some right, some nearly right, some wrong, so that they reach every branch.
 
-A command is a list of strings or bytes. Two servers never run a command in the same millisecond. So
-no key gets an expiry that comes during a run. Two expiries are never so close that their order
-could differ between the servers. This matters for `EXPIRE … GT`, which compares two expiries.
+A command is a list of strings or bytes. Two servers never run a command in the same millisecond. If
+a key expired during a run, their replies could differ, so all expiries are before or after the run.
+Two expiries are never so close that their order could differ between the servers. This matters for
+`EXPIRE … GT`, which compares two expiries.
 """
 
 import time

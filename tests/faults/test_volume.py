@@ -64,7 +64,7 @@ class Damage(TestCase):
         for word in words:
             self.assertIn(word, said)
         self.assertNotIn("panicked", said)
-        self.assertEqual(self.sizes(volume), before, "a refused start must change no file")
+        self.assertEqual(self.sizes(volume), before, "a refused start has changed a file")
         return said
 
     def sizes(self, volume):
@@ -85,7 +85,7 @@ class Damage(TestCase):
                 damaged = on_media.read_copy(volume, copy)
                 with Server(volume=volume, **SMALL_LOG) as server:
                     self.check_whole(server)
-                self.assertNotEqual(on_media.read_copy(volume, copy), damaged, "a start must repair the copy")
+                self.assertNotEqual(on_media.read_copy(volume, copy), damaged, "the start has not repaired the copy")
 
     def test_each_pair_of_copies(self):
         opened = 0
@@ -105,7 +105,7 @@ class Damage(TestCase):
                     opened += 1
                     with server:
                         self.check_whole(server)
-        self.assertGreaterEqual(opened, 5, "only one pair of the six holds the last update")
+        self.assertGreaterEqual(opened, 5, "a server refused more than the one pair of the last update")
 
     def test_all_copies(self):
         volume = self.volume()

@@ -195,7 +195,7 @@ fn check(value: &[u8]) -> bool {
         driver.keyspace.check();
         let dumped = driver.run(&[b"DUMP", &b"k"[..]]);
         let again = driver.run(&[b"RESTORE", &b"again"[..], b"0", bulk(&dumped)]);
-        assert_eq!(again, b"+OK\r\n", "what was accepted is a value: {value:?}");
+        assert_eq!(again, b"+OK\r\n", "the dump of an accepted value was refused: {value:?}");
         driver.keyspace.check();
     }
     is_accepted
@@ -263,6 +263,6 @@ fn what_an_import_refuses_is_named() {
     }
     for code in [1, 2, 14, 18] {
         let empty = encoded(code, |encoder| encoder.length(0));
-        assert_eq!(import(&empty), Some(Ok(false)), "left out: {code}");
+        assert_eq!(import(&empty), Some(Ok(false)), "an empty value of type {code} must be left out");
     }
 }

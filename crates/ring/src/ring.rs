@@ -24,8 +24,8 @@ use crate::{Cause, Errno, Features, Memory, Narrow, Polling, Refused, Setup, Wid
 /// memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// While a ring is dropped that can't wait for completions in the kernel, it looks for completions
-/// with pauses of this length.
+/// A dropped ring that can't wait in the kernel looks for completions again and again. This is the
+/// pause between two looks.
 const DROP_ASK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest time that a ring's first operation may take. This operation does nothing and usually
@@ -76,7 +76,7 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     /// Receives that wait until a buffer is given back.
     pub(crate) starved: Vec<Name>,
     /// Number of entries that were queued so far, including those in the backlog. The kernel gets
-    /// the entries in this order.
+    /// the entries in the order in which they were queued.
     pub(crate) queued: u64,
     is_enabled: bool,
     /// Whether an open file is registered: see [`Ring::hold`].
@@ -427,7 +427,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// # Panics
     /// When an operation is in flight.
     pub fn try_out(&mut self) -> Result<(), Refused> {
-        assert!(self.in_flight.len() == 0, "a ring is tried out before other operations begin");
+        assert!(self.in_flight.len() == 0, "a ring with operations in flight cannot be tried out");
         let nothing: Entry = opcode::Nop::new().build().user_data(NOBODY);
         // SAFETY: the entry points to nothing.
         unsafe { self.push(nothing.into()) };

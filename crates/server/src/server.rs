@@ -243,8 +243,8 @@ impl Server {
         self.connections.grant(&mut *self.net);
         let timeout = self.connections.timeout(&mut self.engine);
         self.connections.end_turn(&mut self.engine);
-        // Watches the log's device only if an operation is in flight. If the command thread has
-        // already waited for a completion, that completion must not wake the thread again.
+        // Watches the log's device only if an operation is in flight. Otherwise, a completion that
+        // the command thread has already waited for would wake the thread again.
         if self.engine.gate.wal.as_ref().is_some_and(Wal::is_in_flight) {
             self.net.expect(LOG);
         }
@@ -448,9 +448,9 @@ fn memory_max(extent_lbas: u64) -> u64 {
 /// A device has room for at least this many log segments.
 const SEGMENTS_OF_DEVICE: u64 = 64;
 
-/// Size of a segment of the log, in bytes. On a device, the segment size is a power of two. So
-/// either the segment's size divides the extent's size, or the extent's size divides the segment's
-/// size. On a device, the segment size is also small enough that many segments fit.
+/// Size of a segment of the log, in bytes. On a device, the segment size and the extent size are
+/// powers of two, so one of them divides the other. On a device, the segment size is also small
+/// enough that many segments fit.
 fn segment_size(pool: Option<&Pool>, wanted: u64, batch_size: u64) -> u64 {
     let Some(pool) = pool else { return wanted.max(2 * batch_size) };
     let room = pool.usage().total * LBA_SIZE as u64 / SEGMENTS_OF_DEVICE;

@@ -34,7 +34,7 @@ const EXTENTS_START: u64 = BUFFERS_START + BUFFERS_LBAS;
 /// The smallest size of an extent, in blocks (1 MiB).
 const EXTENT_LBAS_MIN: u64 = (1 << 20) / LBA_SIZE as u64;
 
-/// Whether a path names a device: a block device, or an NVMe generic one.
+/// Whether a path names a device: a block device, or the character device of an NVMe namespace.
 pub(crate) fn is_device(path: &Path) -> bool {
     let is_block = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     is_block || is_character_device(path)
@@ -45,7 +45,8 @@ pub(crate) fn is_device(path: &Path) -> bool {
 /// file.
 ///
 /// # Errors
-/// When the device is too small, holds something other than a volume, or can't be read or recorded.
+/// When the device is too small, holds something other than a volume, or can't be read. Also when
+/// the file of the trace can't be made.
 pub(crate) fn make_volume(
     path: &Path,
     mut device: Box<dyn WholeDevice>,
@@ -101,8 +102,8 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// The trace of the device's operations, or `None` if no trace was asked for. Each write in the
-    /// trace has its lifetime.
+    /// The trace of the device's operations, or `None` if no trace was asked for. The trace says
+    /// for each write which kind of data was written (its lifetime).
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,

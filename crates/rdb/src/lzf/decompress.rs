@@ -43,9 +43,9 @@ pub(crate) struct Progress {
     pub(crate) written: usize,
 }
 
-/// Decodes literals and matches, and writes them after `out[..written]`. Matches may refer to these
-/// earlier bytes. Stops if the input ends, or if the next literals or match are incomplete or do
-/// not fit.
+/// Decodes literals and matches, and writes them after `out[..written]`. A match can refer to bytes
+/// of `out[..written]`. Stops at the end of the input. Also stops if the next literals, or the next
+/// match, are incomplete or do not fit in `out`.
 pub(crate) fn decode(
     input: &[u8],
     out: &mut [u8],
@@ -145,7 +145,7 @@ mod tests {
             let mut out = b"before".to_vec();
             assert!(decompress(compressed, size, &mut out).is_err(), "{compressed:?} {size}");
             assert_eq!(out, b"before");
-            assert!(out.capacity() < 1000, "the reader does not allocate the claimed size");
+            assert!(out.capacity() < 1000, "the claimed size was allocated");
         }
     }
 

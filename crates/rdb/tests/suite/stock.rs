@@ -138,7 +138,7 @@ fn check_stream(client: &mut Client, name: &[u8], parts: &[StreamPart]) {
 
     let pending = parts.iter().filter(|part| matches!(part, StreamPart::Pending { .. })).count();
     let owned = parts.iter().filter(|part| matches!(part, StreamPart::ConsumerPending(_))).count();
-    assert_eq!(pending, owned, "each pending entry has a consumer");
+    assert_eq!(pending, owned, "some pending entries have no consumer");
     let mut counted = 0;
     for part in parts {
         if let StreamPart::Group { name: group, .. } = part {
@@ -234,7 +234,7 @@ fn what_stock_saves_is_read() {
         run(&mut client, "SAVE");
         let file = fs::read(file_path(&config)).unwrap();
         let contents = read_all(&file).unwrap();
-        assert_eq!(contents.keys.len(), 28, "the file has the keys of three databases");
+        assert_eq!(contents.keys.len(), 28, "the file must have the keys of three databases");
         for (key, value) in &contents.keys {
             check(&mut client, key.db, &key.name, value, key.attributes.expire_at_ms);
             let is_lru = setting[1] == "allkeys-lru";
@@ -246,7 +246,7 @@ fn what_stock_saves_is_read() {
         assert_eq!(
             types,
             [0, 2, 4, 5, 11, 16, 17, 18, 19].into(),
-            "the file has every type of Redis 7.0"
+            "the file must have every type of Redis 7.0"
         );
         let is_library = |item: &Item| matches!(item, Item::Function(source) if source.starts_with(b"#!lua name=library"));
         assert!(contents.others.iter().any(is_library));

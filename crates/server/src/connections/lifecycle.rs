@@ -101,7 +101,7 @@ impl Connections {
         }
     }
 
-    /// Forgets a client that was taken out, and closes its connection.
+    /// Forgets a client that was taken out of `clients`, and closes its connection.
     pub(crate) fn drop_client(&mut self, engine: &mut Engine, mut client: Box<Client>) {
         self.closing.push_back(client.conn);
         if !is_planted("gone-still-watches") {

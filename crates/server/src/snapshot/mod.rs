@@ -70,8 +70,7 @@ pub(crate) struct Running {
     pub(crate) kind: SnapshotKind,
     pub(crate) stage: Stage,
     pub(crate) began: Instant,
-    /// Number of changes of the data set that this snapshot holds, but that the last snapshot did
-    /// not hold.
+    /// How many changes of the data set are in this snapshot, but were not in the last one.
     pub(crate) changes: u64,
     /// Largest memory held for this snapshot so far, in bytes.
     pub(crate) memory_max: u64,

@@ -1,10 +1,10 @@
-//! The blocks that hold nothing, but may have bytes in the file.
+//! The drive's blocks that hold no data, but may still take space in the drive's file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of blocks that are looked at together after the drive was opened. The drive is locked
-/// while the file system tells where the holes are: for at most half a millisecond.
+/// After a drive was opened, it asks the file system where the file has holes, for this many blocks
+/// at a time. The drive is locked while the file system answers, for at most half a millisecond.
 const LOOK_LBAS: u64 = 128;
 
 /// Blocks whose space has to be given back, and parts of the drive that may have more such blocks.
@@ -68,7 +68,7 @@ impl Freeing {
         (end > blocks.start && !blocks.is_empty()).then_some(start..end)
     }
 
-    /// The first run of blocks in the range whose space has to be given back.
+    /// Of the blocks in this range, the first run of those whose space has to be given back.
     pub(super) fn first_in(&self, blocks: &Range<u64>) -> Option<Range<u64>> {
         let before = self.ranges.range(..=blocks.start).next_back();
         let before = before.filter(|(_, end)| **end > blocks.start);

@@ -1,5 +1,8 @@
 //! The collector, and how handles get fresh units.
 //!
+//! A unit is a reclaim unit: the pages that the drive erases at once. A handle is the part of the
+//! drive that fills one unit at a time; the unit that it fills is its frontier.
+//!
 //! Each reclaim group is collected separately: copies stay in the group of their victim. The
 //! invariant of the [parent module](super) holds for each group: enough units are free, or
 //! collecting gains free pages. There is one exception. If all pages of a group's filled units are
@@ -91,7 +94,7 @@ impl Ftl {
             self.note_reallocated(group, owner, copied, first_lba.unwrap_or_default());
         }
         let left = self.units.remove_valid(victim, copied);
-        assert_eq!(left, 0, "the collector has copied all valid pages of the victim");
+        assert_eq!(left, 0, "the collector has not copied all valid pages of the victim");
         self.units.erase(victim);
         self.counters.erased(owner);
         observer.erase(victim);

@@ -224,7 +224,7 @@ mod tests {
         let run_s = |stay: &Stay| stay.end_s - stay.start_s - stay.memory / stay.job.write_rate;
         let mean_s = stays.iter().map(run_s).sum::<f64>() / stays.len() as f64;
         assert!((mean_s / 600.0 - 1.0).abs() < 0.1, "{mean_s}");
-        assert_eq!(stays, schedule(&POPULATION, 2), "the same seed gives the same population");
+        assert_eq!(stays, schedule(&POPULATION, 2), "the same seed gave two populations");
         assert_ne!(stays, schedule(&POPULATION, 3));
     }
 

@@ -101,9 +101,9 @@ fn explore(image: &Image, moved: Move, before: &Promise, lives: &[Limits]) -> us
     count
 }
 
-/// Checks that the volume has one of the two identities and holds the promised records. On the
-/// device with that identity, it must open. On the other device, it must be refused. Returns a
-/// description of each superblock copy.
+/// Checks that the volume has one of the two identities and holds the promised records. The volume
+/// must open on the device with that identity, and must be refused on the other device. A volume
+/// without an identity must open on both devices. Returns a description of each superblock copy.
 fn check(image: &Image, moved: Move, promise: &Promise, context: &str) -> Vec<Copy> {
     let mut media = open_image(moved.kind, image, moved.to);
     let found = inspect(&mut media).expect("the volume can be inspected");

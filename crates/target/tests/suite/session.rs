@@ -142,7 +142,7 @@ fn data_that_comes_after_a_reset_is_not_written() {
 
 /// A controller ends when the drive is stopped, or when the host's admin queue is lost. If the
 /// target then refused commands, the host would take a refusal for an error of the disk, and its
-/// file systems would fail. If a command gets no reply, the host sends it again when it
+/// file systems would fail. A host sends a command that got no reply once more, as soon as the host
 /// has connected to a target again.
 #[test]
 fn what_comes_when_the_controller_has_ended_is_not_refused() {
@@ -291,8 +291,8 @@ fn a_discovery_controller_ends_when_no_command_comes() {
     assert_eq!(target.subsystem.controller_count(), 0);
 }
 
-/// The time that a host has to take bytes must begin when bytes wait to be sent, however long the
-/// queue was idle before.
+/// A host that takes no bytes for some time is cut off. This time must begin when bytes wait to be
+/// sent, however long the queue was idle before.
 #[test]
 fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     let target = Target::start();
@@ -343,8 +343,9 @@ fn zeros_for_many_commands_share_the_connections_memory() {
     assert_eq!((replies, blocks), (127, 127 * 128));
 }
 
-/// A drive must be locked only for a short while at a time, and its journal has room for few
-/// deallocations in flight.
+/// A session must begin only a few deallocations at a time, because the drive's journal has room
+/// for few of them in flight. The session must begin a long deallocation in parts, because a drive
+/// must be locked only for a short while at a time.
 #[test]
 fn deallocations_are_begun_a_few_at_a_time_and_long_ones_in_parts() {
     let target = Target::of("256M,timing=none", named("test"));
@@ -401,7 +402,7 @@ fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
         let output = io.session.output();
         let status =
             Head::completion(output.first_chunk().expect("the session has replied")).status;
-        assert_eq!(status, wanted.more(), "the status says that the error log has more");
+        assert_eq!(status, wanted.more(), "the status, or its bit for more in the error log, is wrong");
         let size = output.len();
         io.session.note_sent(size, now);
         admin.session.tick(now);
