@@ -498,7 +498,7 @@ mod tests {
         assert!(directory.create_file("other", 0).is_err());
         assert!(
             !place.path().join("other").exists(),
-            "a file whose name could not be flushed is removed"
+            "a file whose name could not be flushed must be removed"
         );
         assert!(directory.remove_file("kept").is_err());
     }

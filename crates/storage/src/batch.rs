@@ -119,7 +119,7 @@ pub(crate) fn read_open_half(bytes: &[u8], volume_id: VolumeId) -> Option<(u64, 
     is_right.then_some((epoch, Lsn(first_lsn)))
 }
 
-/// Whether a batch of another volume starts here, judging by its magic.
+/// Whether a batch of another volume starts here, judging by its magic and its volume number.
 pub(crate) fn is_foreign(bytes: &[u8], volume_id: VolumeId) -> bool {
     bytes[at::MAGIC..at::MAGIC + 4] == layout::BATCH_MAGIC
         && u32_at(bytes, at::VOLUME) != volume_id.0 as u32

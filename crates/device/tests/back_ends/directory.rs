@@ -37,7 +37,7 @@ fn paths_to_one_file_see_each_other() {
         assert_eq!(read(&mut *second, 3), Ok(7));
 
         assert_eq!(second.grow(20), Ok(()));
-        assert_eq!(first.geometry().lba_count, 20, "all paths can address the new blocks");
+        assert_eq!(first.geometry().lba_count, 20, "all paths must address the new blocks");
         assert_eq!(write(&mut *first, 19, 8), Ok(()));
         assert_eq!(read(&mut *second, 19), Ok(8));
         assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));
@@ -84,7 +84,7 @@ fn names_are_made_once_and_removed() {
     assert!(matches!(directory.open_path("wal"), Err(OpenError::Missing { .. })));
     directory.create_file("wal", 1).expect("there is room");
     directory.create_file("super", 0).expect("a file may be empty");
-    assert!(directory.create_file("wal", 1).is_err(), "a file can't be made twice");
+    assert!(directory.create_file("wal", 1).is_err(), "a file was made twice");
     assert!(directory.has_file("wal"));
     assert_eq!(directory.names().expect("reading works"), ["super", "wal"]);
     directory.remove_file("wal").expect("no path is open to the file");
@@ -154,10 +154,10 @@ fn holes_get_their_space_and_nothing_else_changes() {
         let range = |start, end| LbaRange { start: Lba(start), end: Lba(end) };
         let mut fill = |start, end| path.fill_holes(range(start, end)).map(drop);
         assert_eq!(fill(2, 310), Ok(()));
-        assert!(has_blocks(&file, 600 - 13), "only the holes in the range are filled");
+        assert!(has_blocks(&file, 600 - 13), "only the range's holes must be filled");
         assert_eq!(fill(0, 500), Ok(()));
         assert!(has_blocks(&file, 600 - 11));
-        assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "a range may reach beyond the end of the file");
+        assert_eq!(fill(0, u64::MAX >> 12), Ok(()), "a range was refused because of its end");
         assert!(has_blocks(&file, 600));
         assert!(fs::read(&file).expect("reading works") == before, "the contents have changed");
         for (lba, lbas) in [(3, 1), (40, 20)] {
@@ -167,7 +167,7 @@ fn holes_get_their_space_and_nothing_else_changes() {
         let filled = path.fill_holes(range(0, 50)).expect("there is room");
         assert!(has_blocks(&file, 600 - 10));
         path.empty_holes(&filled);
-        assert!(has_blocks(&file, 600 - 21), "the filled ranges are holes again");
+        assert!(has_blocks(&file, 600 - 21), "the filled ranges must be holes again");
         assert!(fs::read(&file).expect("reading works") == before, "the contents have changed");
     }
 }
@@ -180,7 +180,7 @@ fn blocks_of_which_only_the_space_was_reserved_are_written() {
     directory.create_file("wal", 64).expect("there is room");
     let mut path = directory.open_path("wal").expect("the file was just made");
     // Space that is only reserved counts as a hole.
-    assert!(directory.why_not_mapped("wal").is_some(), "the new file has only reserved space");
+    assert!(directory.why_not_mapped("wal").is_some(), "reserved space must count as a hole");
     let all = LbaRange { start: Lba(0), end: Lba(64) };
     assert!(path.fill_holes(all).is_ok());
     assert_eq!(directory.why_not_mapped("wal"), None);
@@ -203,7 +203,7 @@ fn a_mapped_file_with_holes_is_not_stored_to() {
         assert!(why.contains("no space"), "{why}");
         assert!(
             directory.open_mapped("buffers").is_ok(),
-            "a file with holes can be mapped for reading"
+            "a file with holes can't be mapped for reading"
         );
     }
 }
@@ -225,7 +225,7 @@ fn what_is_in_force_is_said() {
     assert_ne!(
         directory.write_cache(),
         WriteCache::Stable,
-        "no file counts as stable, because the file system may hold back metadata"
+        "a file must not count as stable, because the file system may hold back metadata"
     );
     drop(directory);
 

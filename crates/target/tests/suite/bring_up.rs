@@ -60,7 +60,7 @@ fn a_controller_comes_up_as_linux_wants_it() {
     assert_eq!((controller.cntrltype, controller.nn), (cntrltype::IO, 1));
     assert_eq!(controller.icdoff, 0, "Linux takes no other value");
     assert_eq!(controller.sgls & 3, 1, "Linux requires SGLs");
-    assert!(controller.ioccsz * 16 >= 64 + 4096, "a write of 4 KiB needs no R2T");
+    assert!(controller.ioccsz * 16 >= 64 + 4096, "a write of 4 KiB must need no R2T");
     assert!(controller.kas > 0 && controller.maxcmd > 0 && controller.msdbd > 0);
     let wanted = ctratt::FDPS | ctratt::ENDURANCE_GROUPS | ctratt::HOST_ID_128;
     assert_eq!(controller.ctratt & wanted, wanted);
@@ -215,7 +215,7 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
         let saved = FeatureAccess::get(host.next_cid(), id, 0);
         let default =
             host.run(saved.cdw10(saved.dword(10) | 2 << 8)).expect("the saved value can be read");
-        assert_ne!(default, value.into(), "{id:#x}: the new value is not saved");
+        assert_ne!(default, value.into(), "{id:#x}: the new value must not be saved");
     }
     let access = |host: &mut Host, nsid, value: Option<u32>| {
         let cid = host.next_cid();
@@ -226,7 +226,7 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     };
     for nsid in [0, 2] {
         let unknown = Err(refused(Status::INVALID_NAMESPACE));
-        assert_eq!(access(&mut host, nsid, Some(9)), unknown, "the feature belongs to a namespace");
+        assert_eq!(access(&mut host, nsid, Some(9)), unknown, "the namespace must be checked");
         assert_eq!(access(&mut host, nsid, None), unknown);
     }
     assert_eq!(access(&mut host, NSID_ALL, Some(9)), Ok(0));
@@ -237,7 +237,7 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     assert_eq!(
         get(&mut host, fid::VOLATILE_WRITE_CACHE),
         Err(refused(Status::INVALID_FIELD)),
-        "this drive has no cache"
+        "a drive without a cache must not have this feature"
     );
     assert_eq!(set(&mut host, fid::ASYNC_EVENTS, 1 << 20), Err(refused(Status::INVALID_FIELD)));
     assert_eq!(set(&mut host, fid::HOST_ID, 0), Err(refused(Status::FEATURE_NOT_CHANGEABLE)));
@@ -253,7 +253,7 @@ fn features_are_what_they_were_set_to_and_unknown_ones_are_refused() {
     host.store(stamp, &[0, 0, 0, 0, 0, 1, 0, 0], true).expect("the time can be set");
     let command = FeatureAccess::get(host.next_cid(), fid::TIMESTAMP, 0);
     let stamp = host.fetch(command, 8).expect("the time can be read");
-    assert_eq!((stamp[5], stamp[6]), (1, 2), "the time is the host's: {stamp:?}");
+    assert_eq!((stamp[5], stamp[6]), (1, 2), "the time must be the host's: {stamp:?}");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn log_pages_come_in_parts_and_errors_are_in_the_log() {
     }
     let effects = GetLogPage { lid: lid::EFFECTS, size: 4096, ..page };
     let effects = log_page(&mut host, effects).expect("the log page exists");
-    assert_eq!(effects[1024 + 4], 3, "a write is supported and changes blocks");
+    assert_eq!(effects[1024 + 4], 3, "a write must be supported, and must change blocks");
 }
 
 #[test]
