@@ -391,12 +391,12 @@ mod tests {
         assert_eq!(
             comparison.ratio(row.name, "requests_per_s"),
             Some(2.0),
-            "the fastest stock server counts"
+            "SlimIO must be compared with the fastest stock server"
         );
         assert_eq!(
             comparison.ratio(row.name, "pss_mib"),
             Some(4.0),
-            "the stock server with the least memory counts"
+            "SlimIO must be compared with the stock server that has the least memory"
         );
         let best = comparison.best_stock(row.name, "requests_per_s", Better::More).unwrap();
         assert_eq!((best.0.title(), comparison.stock_count()), ("new", 2));

@@ -204,7 +204,7 @@ mod tests {
         }
         assert!(
             Decoder::new(b"\xc0\x01").length().is_err(),
-            "an integer is not accepted as a length"
+            "an encoded integer was accepted as a length"
         );
         assert!(Decoder::new(b"\x82").length().is_err());
     }

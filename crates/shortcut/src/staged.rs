@@ -1,6 +1,7 @@
-//! The staged part of a log: a header, and bytes of the file. It is in memory that the program and
-//! its keeper (`slimio shortcut run`) share. After the staged bytes, the memory may also hold
-//! *loaded* bytes, which were read from the file.
+//! The staged part of a log: a header, and bytes that a program has appended. It is in memory that
+//! the program and its keeper (`slimio shortcut run`) share. The last staged bytes may still be
+//! missing in the file. After the staged bytes, the memory may also hold *loaded* bytes, which were
+//! read from the file.
 //!
 //! The header is in the first block, in little-endian order:
 //!
@@ -20,14 +21,14 @@
 //! | 88 | 8 | offset of the file's position, as lseek(2) would tell it |
 //! | 96 | 8 | 1 if the file is left to the kernel for good |
 //! | 104 | 8 | length of the file's path in bytes |
-//! | 112 | 8 | offset in the file up to which it may have been filled with zeros |
+//! | 112 | 8 | offset up to which the file may have been filled with zeros |
 //! | 120 | 8 | when the file was made, in nanoseconds since 1970 |
 //! | 128 | 8 | length of the log in bytes, as far as it is in the file |
 //! | 136 | 8 | offset in the file after the last loaded byte |
 //! | 144 | 8 | 1 while the staged bytes are replaced by others; the old bytes are all in the file |
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
-//! | 168 | 8 | 1 if the records of the log say where it ends |
+//! | 168 | 8 | 1 if the records of the log say where the log ends |
 //! | 176 | 8 | offset in the file up to which a call under way may have replaced loaded bytes |
 //! | 256 | | the file's path |
 
@@ -125,7 +126,7 @@ impl<'a> Staged<'a> {
         self.memory[..MAGIC.len()].copy_from_slice(&MAGIC);
     }
 
-    /// Whether the records of the log say where it ends.
+    /// Whether the records of the log say where the log ends.
     pub(crate) fn is_self_ending(&self) -> bool {
         self.get(IS_SELF_ENDING) != 0
     }
@@ -234,7 +235,8 @@ impl<'a> Staged<'a> {
         self.set(FAILED, error.raw_os_error() as u64);
     }
 
-    /// Notes whether the file was opened with `O_APPEND` and for reading, and its position.
+    /// Notes whether the file was opened with `O_APPEND`, whether it was opened for reading, and
+    /// the file's position.
     pub(crate) fn set_opened(&mut self, is_append: bool, is_readable: bool, position: u64) {
         self.set(IS_APPEND, is_append.into());
         self.set(IS_READABLE, is_readable.into());

@@ -100,7 +100,7 @@ fn what_was_appended_outlives_a_killed_process() {
             "kill {kill}: the log has {} of at least {least} bytes",
             log.len()
         );
-        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "a log is mended only once");
+        assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "a log must be mended only once");
     }
     assert!(written > 0, "no kill came between an append and the next sync");
 }
@@ -202,7 +202,7 @@ fn a_file_that_was_changed_since_is_not_mended() {
             );
             assert!(
                 stage.file().unwrap().is_some(),
-                "a stage that could not be mended keeps its log"
+                "a stage that could not be mended must keep its log"
             );
         }
     }
@@ -285,7 +285,7 @@ fn fail_at_a_limit(folder: &Path) {
     setrlimit(Resource::Fsize, limit(None)).unwrap();
     assert!(
         log.sync().is_err() && log.append(b"more").is_err(),
-        "all calls fail after a failed write"
+        "all calls must fail after a failed write"
     );
     assert!(log.release().is_err());
 }

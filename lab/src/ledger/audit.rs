@@ -147,7 +147,7 @@ mod tests {
             ("an invented key", there(&[("a", "1"), ("c", "9")])),
             ("an invented value", there(&[("a", "9")])),
         ] {
-            assert!(broken(&audit(in_flight(), &found, 0)), "{what} is noticed");
+            assert!(broken(&audit(in_flight(), &found, 0)), "{what} was not noticed");
         }
         let actions = vec![set("b", "2"), set("c", "3")];
         let half = vec![(Unit { sequence: 2, actions, transaction: true }, MOMENT)];
