@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn no_two_buffers_overlap_and_each_is_reused() {
         let pool = Pool::new().expect("the machine has memory for a pool");
-        assert!(pool.take(POOLED_LBAS + 1).is_none(), "no pooled buffer is that long");
+        assert!(pool.take(POOLED_LBAS + 1).is_none(), "the buffer is longer than a pooled one");
         let mut buffers: Vec<_> = (1..=POOLED_COUNT).map_while(|lbas| pool.take(lbas)).collect();
-        assert!(pool.take(1).is_none(), "all buffers are taken");
+        assert!(pool.take(1).is_none(), "the pool has more buffers than it should");
         for (index, buffer) in buffers.iter_mut().enumerate() {
             assert_eq!((buffer.len_lbas(), buffer.capacity_lbas()), (index + 1, POOLED_LBAS));
             assert_eq!(buffer.as_ptr().align_offset(LBA_SIZE), 0);

@@ -1,4 +1,5 @@
-//! Finds the lifetimes whose data is in each reclaim unit of an emulated SSD.
+//! Counts the blocks of each kind of data (superblock, log, snapshots) in each reclaim unit of an
+//! emulated SSD.
 
 use std::path::Path;
 

@@ -147,9 +147,9 @@ impl Running {
         Self::ended_by(Signal::KILL, command)
     }
 
-    /// Starts a program that gets the signal `end` on drop. This is for a program that stops at
-    /// once on that signal, but first frees resources that the kernel would keep after SIGKILL,
-    /// such as shared memory.
+    /// Starts a program that gets the signal `end` on drop. This is for a program that, on that
+    /// signal, frees resources that the kernel would keep after SIGKILL, such as shared memory, and
+    /// then ends at once.
     pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
         Self { child: command.process_group(0).spawn().unwrap(), end }
     }
