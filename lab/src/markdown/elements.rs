@@ -9,8 +9,8 @@ use crate::scenario::Work;
 
 const CPU: &str = "server_cpu_us_per_request";
 
-/// Writes one line for each such scenario that was run, with the server's CPU time for a request.
-/// If no such scenario was run, writes nothing.
+/// Writes one line for each scenario on elements that was run, with each server's CPU time for a
+/// request. If no scenario on elements was run, writes nothing.
 pub(super) fn table(comparison: &Comparison, text: &mut String) {
     let rows = comparison.config.scenarios.iter().enumerate();
     let mut rows =

@@ -36,7 +36,7 @@ use crate::values::ValuePool;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of parts of a repetition. Between two parts, clients may be held back.
 const PARTS: u64 = 64;
-/// A snapshot that takes longer ends the run.
+/// A snapshot that takes longer than this ends the run.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(600);
 
 /// The amounts of the workload.
@@ -143,7 +143,8 @@ impl Workload {
             if interrupt::check().is_err() {
                 return error;
             }
-            BenchError::Server(format!("{error}; last lines of its log:\n{}", server.log_tail()))
+            let log = server.log_tail();
+            BenchError::Server(format!("{error}; the end of the server's log:\n{log}"))
         })
     }
 

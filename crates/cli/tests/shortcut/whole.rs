@@ -39,7 +39,7 @@ fn whole_blocks_are_durable_at_once() {
     let Some(place) = check("direct") else { return };
     assert_eq!(place.said().matches("ib_logfile0: written by the short path").count(), 1);
     let left = fs::read_dir(place.stages.path()).unwrap().count();
-    assert_eq!(left, 1, "only the file with the recorded standard error is left");
+    assert_eq!(left, 1, "only the file with the recorded standard error must be left");
 }
 
 #[test]
@@ -56,5 +56,5 @@ fn no_debt_is_lost_if_the_keeper_is_killed() {
     // The next keeper removes the files that the killed keeper has left.
     text(&script(&place, "locks").output().unwrap());
     let left = fs::read_dir(place.stages.path()).unwrap().count();
-    assert_eq!(left, 1, "only the file with the recorded standard error is left");
+    assert_eq!(left, 1, "only the file with the recorded standard error must be left");
 }

@@ -168,7 +168,7 @@ impl Journal {
     /// # Errors
     /// If the entry would not outlive the process.
     pub(super) fn append(&mut self, request: Request, time_ms: u64) -> Result<(), DeviceError> {
-        assert!(self.used() < self.store.layout.entries, "the journal has room for the entry");
+        assert!(self.used() < self.store.layout.entries, "the journal has no room");
         self.store.put(&Entry { sequence: self.next, time_ms, request }, self.head.id);
         self.next += 1;
         self.pages += request.pages();

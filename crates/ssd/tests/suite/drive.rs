@@ -151,7 +151,7 @@ fn two_paths_lead_to_the_same_drive() {
         do_all(&mut *one, [write(5, 3, 7, true)]);
         assert_eq!(byte_at(&mut *other, 6), 7);
         do_all(&mut *other, [Op::Deallocate { range: range(5, 7) }]);
-        assert_eq!(byte_at(&mut *one, 6), 0xDD, "block 6 holds nothing");
+        assert_eq!(byte_at(&mut *one, 6), 0xDD, "block 6 must hold nothing");
         assert_eq!(byte_at(&mut *one, 7), 7);
         assert_eq!(drive.counters().host_bytes(), 3 * LBA_SIZE as u64);
         assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 1);
@@ -178,7 +178,7 @@ fn what_was_not_flushed_is_gone_when_power_is_cut() {
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
     assert_eq!(completions[0].result, Err(DeviceError::Gone));
-    assert_eq!(run(&mut *path, Op::Flush).1, Err(DeviceError::Gone), "the path is gone for good");
+    assert_eq!(run(&mut *path, Op::Flush).1, Err(DeviceError::Gone), "the path must stay gone");
     let mut path = drive.open_path().expect("a path opens");
     let found: Vec<u8> = (0..6).map(|lba| byte_at(&mut *path, lba)).collect();
     assert_eq!(found, [1, 2, 2, 2, 1, 1]);
@@ -249,10 +249,10 @@ fn a_deallocation_is_stable_once_it_was_flushed() {
     let mut path = drive.open_path().expect("a path opens");
     let found: Vec<u8> = (0..3).map(|lba| byte_at(&mut *path, lba)).collect();
     assert_eq!(found, [0xDD, 1, 0xDD]);
-    assert_eq!(drive.counters(), before, "a power cut writes nothing");
+    assert_eq!(drive.counters(), before, "a power cut must write nothing");
     let owner = |report: slimio_ssd::UnitReport| report.owner.filter(|_| report.valid > 0);
     let owners: Vec<_> = drive.with_ftl(|ftl| ftl.units().filter_map(owner).collect());
-    assert_eq!(owners, [slimio_ssd::Owner::Handle(3)], "block 1 is still in a unit of handle 3");
+    assert_eq!(owners, [slimio_ssd::Owner::Handle(3)], "block 1 must be in a unit of handle 3");
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_durable_write_takes_no_room_in_the_cache() {
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
     let first: Vec<Token> = completions.iter().map(|completion| completion.token).collect();
-    assert_eq!(first, [Token(2)], "the cache has room for the whole second write");
+    assert_eq!(first, [Token(2)], "the whole second write must find room in the cache");
     assert!(drive.now() < Timing::PAPER.program);
 }
 
@@ -327,7 +327,7 @@ fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
     path.submit(Token(3), write(4, 1, 2, true)).expect("the queue has room");
     let mut completions = Vec::new();
     path.wait(None, &mut completions);
-    assert_eq!(completions[0].token, Token(3), "the deallocation takes longer than the write");
+    assert_eq!(completions[0].token, Token(3), "the write must complete first");
     assert_eq!(drive.with_ftl(slimio_ssd::Ftl::mapped_count), 8);
     path.wait(None, &mut completions);
     assert_eq!(completions[1].token, Token(2));
@@ -335,7 +335,7 @@ fn what_is_used_again_before_its_deallocation_is_acknowledged_is_lost() {
     assert_eq!(
         byte_at(&mut *path, 4),
         0xDD,
-        "the deallocation is acknowledged after the write, so the write is lost"
+        "the write must be lost, because the deallocation is acknowledged after it"
     );
     do_all(&mut *path, [write(4, 1, 3, true)]);
     assert_eq!(byte_at(&mut *path, 4), 3);
@@ -359,7 +359,7 @@ fn placements_lead_to_handles_and_are_accounted() {
     assert_eq!(
         by_handle,
         [4, 0, 0, 4, 0, 0, 0, 0],
-        "writes with an unknown placement go to the first handle"
+        "writes with an unknown placement must go to the first handle"
     );
     let events = account.host_events().expect("the events can be read");
     assert_eq!(events.len(), 1);
@@ -387,7 +387,7 @@ fn a_conventional_drive_has_one_frontier() {
     assert_eq!(drive.with_ftl(|ftl| ftl.host_events().count()), 0);
     assert!(
         drive.watch().update_handle(PlacementId(0)).is_err(),
-        "a conventional drive has no handles"
+        "a conventional drive must have no handles"
     );
     assert_eq!(
         drive

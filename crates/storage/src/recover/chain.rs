@@ -315,7 +315,7 @@ impl Chain {
         view: &RecordView<'_>,
         sink: &mut dyn RecoverSink,
     ) -> Result<(), Error> {
-        assert_eq!(view.start, self.next, "each fragment starts where the last one ended");
+        assert_eq!(view.start, self.next, "a fragment must start where the last one ended");
         self.next = view.end;
         if view.end > self.start {
             self.join(view, sink)?;

@@ -19,7 +19,7 @@ fn the_log_ends_where_it_is_durable() {
     let lsn = client.volume.log.appended();
     client.volume.log.end();
     assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert_eq!(next_job(&mut client), None, "the log is not durable up to its end yet");
+    assert_eq!(next_job(&mut client), None, "a job came before the log's end is durable");
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
@@ -135,7 +135,7 @@ fn what_was_emptied_before_the_log_ended_does_not_drop_what_it_goes_on_from() {
     client.volume.log.release_before(client.volume.log.appended());
     client.history.clear();
     client.settle();
-    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "no segment can be released yet");
+    assert_eq!(client.volume.log.start_lsn(), Lsn(0), "a segment was released");
     client.volume.log.end();
     client.settle();
     write(&mut client, &script[..3]);
@@ -213,7 +213,7 @@ fn a_start_that_ends_the_log_is_killed_and_loses_nothing() {
         let opened = reopen(&mut media, &off);
         let Some(crash) = media.disk.crashed() else {
             assert_eq!(opened.expect("the volume opens").1, script);
-            assert!(ops > 20, "the start is killed at more than 20 operations");
+            assert!(ops > 20, "the start was killed at only {ops} operations");
             break;
         };
         for image in crash.process_images(&limits) {
