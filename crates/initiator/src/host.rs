@@ -54,7 +54,7 @@ fn open(
     in_capsule_size_max: usize,
     cntlid: u16,
 ) -> Result<(Queue, u16), Error> {
-    assert!(depth >= 2, "a queue has at least two entries");
+    assert!(depth >= 2, "a queue must have at least two entries");
     let name = |text: &str| Name::new(text).ok_or_else(|| Error::Name(text.to_owned()));
     let data = ConnectData {
         hostid: options.host_id,

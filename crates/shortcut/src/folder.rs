@@ -196,7 +196,7 @@ impl Folder {
 }
 
 impl Staged {
-    /// Length of the log in bytes. The log's file is longer.
+    /// Length of the log in bytes. The log's file can be longer: after the log, it has zeros.
     ///
     /// # Errors
     /// If this thread has locked the stage already.
@@ -214,7 +214,7 @@ impl Staged {
     /// If the file is not found, was changed by another program in the meantime, or can't be
     /// written. File and stage then stay as they are.
     pub fn mend(&self, say: impl Fn(&str)) -> io::Result<(PathBuf, Mended)> {
-        assert!(!self.is_used, "only a stage that no process uses may be mended");
+        assert!(!self.is_used, "a stage that a process uses must not be mended");
         let of = self.stage.file()?.expect("the stage has a log");
         let (path, file) = match find(&self.path, of, true) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,4 +1,4 @@
-//! Makes a drive's flushes durable in the file system of the drive's files.
+//! Carries out a drive's flushes: makes the drive's files durable in their file system.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -155,7 +155,7 @@ mod tests {
         let (one, other) = (syncs.now(), syncs.now());
         run(one, &mut count);
         run(other, &mut count);
-        assert_eq!(count, 1, "both callers asked before the sync began");
+        assert_eq!(count, 1, "one sync must serve both callers");
         let mut late = None;
         let done: Result<(), ()> = syncs.run(syncs.now(), || {
             late = Some(syncs.now());
@@ -163,11 +163,11 @@ mod tests {
         });
         done.expect("the sync ends well");
         run(late.expect("the sync was run"), &mut count);
-        assert_eq!(count, 2, "whoever asks during a sync needs another sync");
+        assert_eq!(count, 2, "whoever asks during a sync must get another sync");
         let since = syncs.now();
         syncs.run(syncs.now(), || Err(())).expect_err("the sync fails");
         run(since, &mut count);
-        assert_eq!(count, 3, "a failed sync serves nobody");
+        assert_eq!(count, 3, "a failed sync must serve nobody");
     }
 
     /// A disk may take a tenth of a second for a sync, and a host may have hundreds of flushes in
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((syncs(), queue.in_flight()), (0, 20));
         let mut completions = Vec::new();
         while queue.in_flight() > 0 {
-            assert!(queue.next_due().is_some(), "the queue says when it has to be polled");
+            assert!(queue.next_due().is_some(), "the queue does not say when to poll it");
             queue.poll(&mut completions);
         }
         assert!(completions.iter().all(|completion| completion.result == Ok(())));
@@ -238,7 +238,7 @@ mod tests {
                 queue.poll(&mut found);
                 tokens.extend(found.drain(..).map(|completion| completion.token));
             }
-            assert_eq!(syncs(), number - 1, "the sync runs in the second round");
+            assert_eq!(syncs(), number - 1, "the sync must run in the second round");
         }
         assert_eq!(tokens.len(), 3);
     }
