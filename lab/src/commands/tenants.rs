@@ -184,6 +184,7 @@ impl Tenants {
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
              | *Lee et al.* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
+             * alpha: all NAND of the drive over the exported part. Each formula says which alpha counts for the WAF.\n\
              * formula of D: `alpha (1 + D)`, where D is the deallocated bytes of a stretch over its written bytes.\n\
              * formula of the live share: alpha over the part of the drive that the drive counts as data, \
              sampled throughout each stretch.\n",

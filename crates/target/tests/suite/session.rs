@@ -402,7 +402,7 @@ fn a_failed_command_is_no_persistent_error_and_a_full_drive_is_none_at_all() {
         let output = io.session.output();
         let status =
             Head::completion(output.first_chunk().expect("the session has replied")).status;
-        assert_eq!(status, wanted.more(), "the status, or its bit for more in the error log, is wrong");
+        assert_eq!(status, wanted.more(), "the status or its bit `more` is wrong");
         let size = output.len();
         io.session.note_sent(size, now);
         admin.session.tick(now);
