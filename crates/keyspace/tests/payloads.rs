@@ -2,8 +2,8 @@
 //! damaged.
 //!
 //! A damaged payload gives an error or another valid value, and never a panic. It takes no more
-//! memory than an undamaged payload of the same size can take. `RESTORE` and an import agree on the
-//! result.
+//! memory than an undamaged payload of the same size can take. What `RESTORE` accepts, an import
+//! accepts, too.
 #![expect(clippy::unwrap_used, reason = "an error fails the test")]
 
 #[expect(dead_code, reason = "other tests use the rest")]

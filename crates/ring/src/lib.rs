@@ -1,4 +1,4 @@
-//! A safe io_uring: an operation owns its memory until its completion is reaped.
+//! A safe io_uring: the memory of an operation can't be freed before its completion is reaped.
 //!
 //! The caller gives a [`Ring`] operations, each with a payload, and gets [`Completion`]s with these
 //! payloads. While an operation is in flight, the ring owns everything that the operation needs:
@@ -11,9 +11,9 @@
 //!   caller ◄── reap() ◄── list of completions ◄── completion queue ◄────┘
 //! ```
 //!
-//! A ring sleeps when there is nothing to do. Once a ring has reached its highest load, operations
-//! allocate no memory. If the kernel lacks a feature ([`Features`]), the ring makes more system
-//! calls, but the caller sees no difference.
+//! A ring sleeps when there is nothing to do. As long as a ring has no more load than it has had
+//! before, operations allocate no memory. If the kernel lacks a feature ([`Features`]), the ring
+//! makes more system calls, but the caller sees no difference.
 //!
 //! ```
 //! use slimio_ring::{Outcome, Ring, Setup};

@@ -30,7 +30,7 @@ pub(crate) struct SlowCommand {
     pub(crate) address: String,
     pub(crate) client_name: Vec<u8>,
     /// Position in the log that the reply to the command depends on. The entry is not shown before
-    /// that reply may leave.
+    /// that reply may be sent.
     pub(crate) needs: Lsn,
 }
 

@@ -1,7 +1,8 @@
 //! The staged part of a log: a header, and bytes that a program has appended. It is in memory that
 //! the program and its keeper (`slimio shortcut run`) share. The last staged bytes may still be
-//! missing in the file. After the staged bytes, the memory may also hold *loaded* bytes, which were
-//! read from the file.
+//! missing in the file. If the program is killed then, another process *mends* the log: it writes
+//! the missing bytes to the file. After the staged bytes, the memory may also hold *loaded* bytes,
+//! which were read from the file.
 //!
 //! The header is in the first block, in little-endian order:
 //!

@@ -108,7 +108,7 @@ impl Workload {
 
     /// The same workload for a server on a file system, with clients held back earlier. The file
     /// system must not become full, but it frees deleted files only some time later. XFS also
-    /// allocates up to half as much space again for a file that grows.
+    /// allocates up to one and a half times the size of a file that grows.
     #[must_use]
     pub fn on_file_system(self) -> Self {
         Self { hold_back_bytes: self.log_bytes / 4 * 5, ..self }

@@ -129,7 +129,7 @@ pub(crate) enum SnapshotEnd {
     /// The `BGSAVE` with this number has failed for this reason. All earlier `BGSAVE`s that clients
     /// still wait for have failed, too.
     Failed(u64, String),
-    /// Pinned snapshots must be given up, for this reason.
+    /// Clients must give up the snapshots that they have pinned, for this reason.
     Unpinned(&'static str),
 }
 
@@ -158,8 +158,8 @@ pub(crate) struct Snapshots {
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
     /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// Whether the scheduled or running `BGSAVE` only keeps the effect of a `FLUSHALL` or
-    /// `FLUSHDB`, without a client that has asked for a `BGSAVE`.
+    /// Whether a `FLUSHALL` or `FLUSHDB` has scheduled the scheduled or running `BGSAVE`, so that a
+    /// restart does not bring the old data back. No client has asked for such a `BGSAVE`.
     pub(crate) is_of_flush: bool,
     /// Clients that have pinned a slot, each with its slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,

@@ -142,8 +142,8 @@ fn data_that_comes_after_a_reset_is_not_written() {
 
 /// A controller ends when the drive is stopped, or when the host's admin queue is lost. If the
 /// target then refused commands, the host would take a refusal for an error of the disk, and its
-/// file systems would fail. A host sends a command that got no reply once more, as soon as the host
-/// has connected to a target again.
+/// file systems would fail. If a command gets no reply, the host sends the command again as soon as
+/// the host has connected to a target again.
 #[test]
 fn what_comes_when_the_controller_has_ended_is_not_refused() {
     let target = Target::start();

@@ -158,8 +158,8 @@ pub(crate) struct Found<'a, L: Leaf, S> {
     pub(crate) seek: S,
 }
 
-/// A search that goes down one level at a time. Several searches can take these steps in turn. Then
-/// no search waits for what another search reads from memory.
+/// A search that goes down one level at a time. Several searches can take these steps in turn:
+/// while a node is fetched from memory for one search, the other searches go on.
 #[derive(Debug)]
 pub(crate) struct Descent<'a, L: Leaf> {
     node: &'a Node<L>,
