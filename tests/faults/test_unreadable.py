@@ -39,8 +39,8 @@ def pieces(places):
 
 
 class Unreadable:
-    """`volume` is the value of the server's directive `volume`, `buffers` is the file or device with
-    the log's buffers, and `spoil(start, end)` makes bytes of the buffers unreadable."""
+    """`volume` is the value of the server's directive `volume`, `buffers` is the file or device
+    with the log's buffers, and `spoil(start, end)` makes bytes of the buffers unreadable."""
 
     seconds = 60
 
