@@ -143,8 +143,7 @@ impl Workload {
             if interrupt::check().is_err() {
                 return error;
             }
-            let log = server.log_tail();
-            BenchError::Server(format!("{error}; the end of the server's log:\n{log}"))
+            BenchError::Server(format!("{error}; the server's log ends:\n{}", server.log_tail()))
         })
     }
 

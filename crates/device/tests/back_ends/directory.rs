@@ -37,7 +37,7 @@ fn paths_to_one_file_see_each_other() {
         assert_eq!(read(&mut *second, 3), Ok(7));
 
         assert_eq!(second.grow(20), Ok(()));
-        assert_eq!(first.geometry().lba_count, 20, "all paths must address the new blocks");
+        assert_eq!(first.geometry().lba_count, 20, "all paths must have the new blocks");
         assert_eq!(write(&mut *first, 19, 8), Ok(()));
         assert_eq!(read(&mut *second, 19), Ok(8));
         assert_eq!(write(&mut *first, 20, 9), Err(DeviceError::OutOfRange));

@@ -32,7 +32,7 @@ impl Ftl {
         if head[..8] != MAGIC || head[8..] != checksum {
             return None;
         }
-        assert_eq!(config.groups, 1, "the previous format has only one group");
+        assert_eq!(config.groups, 1, "a drive of the previous format must have one group");
         let mut input = Input(rest);
         let mut ftl = Self::new(config).ok()?;
         ftl.decode_shape(&mut input)?;
