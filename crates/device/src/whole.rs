@@ -1,4 +1,4 @@
-//! A device that one process owns alone. It may be opened as a block device or by NVMe passthrough.
+//! A device that one process owns alone. It is opened as a block device or by NVMe passthrough.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub trait WholeDevice: Send {
     /// The same as those of [`MappedFile::device_range`].
     fn map(&mut self, offset: u64, size: usize) -> Result<MappedFile, OpenError>;
 
-    /// The placements that writes to the device may name, in the device's order; empty if the
+    /// The placements that writes to the device can name, in the device's order; empty if the
     /// device has only its default placement. The device assigns the placement ids, and may change
     /// them when it restarts.
     fn placements(&self) -> &[PlacementId] {

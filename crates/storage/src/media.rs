@@ -16,7 +16,7 @@ pub enum Area {
     Snapshot(SlotName),
 }
 
-/// One of the three places where a snapshot may be.
+/// One of the three places for snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotName {
     /// The first slot.

@@ -40,7 +40,7 @@ pub struct Client {
 impl Client {
     /// Connects to a server.
     pub fn connect(address: &Address) -> Result<Self> {
-        // Any stream socket may be held as a `TcpStream`, because reading, writing and timeouts
+        // Any stream socket can be held as a `TcpStream`, because reading, writing and timeouts
         // work the same on Unix sockets.
         let socket = TcpStream::from(address.connect()?);
         socket.set_read_timeout(Some(REPLY_TIMEOUT)).doing("setting a timeout")?;

@@ -312,8 +312,8 @@ fn follow_output(stdout: impl Read + Send + 'static, sender: Sender<Event>) {
     });
 }
 
-/// Paths of QEMU's sockets. They are not in the target folder, because a socket's path may have
-/// only about a hundred bytes. Their folder is removed on drop.
+/// Paths of QEMU's sockets. The sockets are not in the target folder, because the kernel accepts a
+/// socket's path only up to about a hundred bytes. The sockets' folder is removed on drop.
 struct Sockets {
     folder: PathBuf,
     control: PathBuf,

@@ -15,7 +15,7 @@ use crate::waiting::BlockingKeys;
 /// A transaction that takes at least this many bytes of memory is freed by another thread.
 const LARGE_MULTI_SIZE_MIN: usize = 64 << 10;
 
-/// A command of a transaction may log data that it takes out of a value. If an earlier command of
+/// A command of a transaction can log data that it takes out of a value. If an earlier command of
 /// the same transaction made this value by a copy or a renaming, the size of the data is not known
 /// beforehand. This is the room in the log for such data, in bytes.
 const COPIED_ROOM: u64 = 256 << 10;
@@ -50,10 +50,10 @@ pub(crate) struct Transaction {
     /// The events, if there is a listener.
     pub(super) told: Vec<Told<'static>>,
     pub(super) needs: Lsn,
-    /// Bytes that deletions of expired keys may add to the transaction's record, beyond the bytes
+    /// Bytes that deletions of expired keys can add to the transaction's record, beyond the bytes
     /// that its writes have asked for.
     pub(super) room: u64,
-    /// Bytes of data from stored values that effects may add to the record.
+    /// Bytes of data from stored values that the effects can add to the record.
     pub(super) value_room: u64,
     /// The room in the log for which the transaction has asked, in bytes of payload, and the
     /// purpose of its writes.

@@ -37,7 +37,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Whether the unit may write.
+    /// Whether the unit can write.
     pub(crate) fn writes(&self) -> bool {
         let is_read = |line: &String| {
             let name = line.split(' ').next().unwrap_or_default();

@@ -116,8 +116,8 @@ pub(crate) fn queues(target: &Target, now: Instant) -> (Queue, Queue) {
     (admin, io)
 }
 
-/// A host may send data on an old queue after the reset of its controller. This data must not be
-/// written.
+/// A host can still send data on an old queue after the reset of its controller. This data must not
+/// be written.
 #[test]
 fn data_that_comes_after_a_reset_is_not_written() {
     let target = Target::start();
