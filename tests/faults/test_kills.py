@@ -85,7 +85,7 @@ class Writer:
         test.assertTrue(self.counted <= count <= self.sent, f"lost or invented: {state}")
         test.assertTrue(self.paired <= first <= self.sent, f"lost or invented: {state}")
         if count > first:
-            # The server ended within a round. This brings all keys to the same round.
+            # The server ended within a round, so `a` and `b` are set to the round of `count`.
             client("MSET", f"{self.name}:a", count, f"{self.name}:b", count)
         client("SET", f"{self.name}:big", f"{count}:x")
         self.sent = self.counted = self.paired = count

@@ -249,10 +249,13 @@ fn unreadable(above: &Path) {
     let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
         .expect("the user may make a directory");
     directory.flush_own_name().expect("the file system can be flushed");
-    // From here on, `syncfs`, which flushes a whole file system, fails. If the next flush of the
-    // name fails, too, it calls `syncfs`, and so the first flush has called `syncfs`, too.
+    // From here on, `syncfs`, which flushes a whole file system, fails. So if the next flush of the
+    // name fails, flushing the name calls `syncfs`. Then the flush above has called it as well.
     without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
-    assert!(directory.flush_own_name().is_err(), "a failed flush is reported");
+    assert!(
+        directory.flush_own_name().is_err(),
+        "the flush must call `syncfs` and report its error"
+    );
     println!("as correct");
 }
 

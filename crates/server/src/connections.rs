@@ -1,10 +1,12 @@
 //! The connected clients: their requests, what they wait for, and their replies.
 //!
 //! ```text
-//!  net events ─► received ─► requests ─► engine ─► reply ─► held until its LSN may leave ─► net
+//!  net events ─► received ─► requests ─► engine ─► reply ─► held until it may leave ─► net
 //!                               │          ▲
 //!                               └─ waits ──┘ woken
 //! ```
+//!
+//! A reply may leave when the log is far enough for it; `appendfsync` decides how far.
 //!
 //! Nothing here does I/O on sockets. Tasks for the network are noted as [`NetRequest`]s, and
 //! replies leave through [`Connections::flush`]. Functions that run a request get the [`Engine`] as
@@ -53,11 +55,11 @@ pub(crate) struct Connections {
     pub(crate) net_requests: Vec<NetRequest>,
     /// Connections to close. Closing many connections takes long, so each turn closes only some.
     closing: VecDeque<ConnId>,
-    /// The clients still take too much memory, and one turn had no time to disconnect enough of
-    /// them. The next turn continues.
+    /// Whether the clients still take too much memory, because one turn had no time to disconnect
+    /// enough of them. The next turn then continues.
     evicts_more: bool,
     dirty: Vec<ConnId>,
-    /// Clients with replies that may not leave yet.
+    /// Clients with replies that must wait until the log is far enough.
     holding: Vec<ConnId>,
     pub(crate) background_jobs: BackgroundJobs,
     /// Clients with a command that has a step to run. The thread does not sleep while this list

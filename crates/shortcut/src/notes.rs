@@ -82,9 +82,9 @@ impl Notes {
         Ok(Note { path, _lock: file })
     }
 
-    /// Cuts the zeros off every noted log that no process keeps, and removes the log's note. The
-    /// note stays if the cut fails but may succeed later. Reports each cut and each failure by
-    /// `say`.
+    /// Looks at every note that no process has locked. Cuts the zeros off the log that the note
+    /// names, and removes the note. If the cut fails but can succeed later, the note stays. Reports
+    /// each cut and each failure by `say`.
     ///
     /// # Errors
     /// If the folder can't be read, or a note can't be removed.
@@ -169,7 +169,8 @@ mod tests {
         repaired();
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192);
         assert!(said.borrow()[1].contains("zeros at its end may be data"), "{said:?}");
-        // If the log no longer exists, or if the note itself was cut off, the note is only removed.
+        // If the log no longer exists, or if a power cut has left the note empty, there is no log
+        // to repair. The note is removed all the same.
         fs::write(&left, b"").unwrap();
         repaired();
     }

@@ -1,6 +1,7 @@
 //! How the keeper, the process that looks after the logs of programs, handles files that are
-//! overwritten in whole blocks. It has a table of their debts, and gives messages about the files.
-//! A file has a debt if it has changes that only the kernel can make durable.
+//! overwritten in whole blocks. The keeper has a table of the debts of these files, and gives
+//! messages about the files. A file has a debt if it has changes that only the kernel can make
+//! durable.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +18,7 @@ use crate::{Folder, Probe, Space};
 const SUFFIX: &str = "debts";
 const DIRECT: &str = "left to the kernel: the program itself uses direct I/O";
 
-/// The table of debts of the processes of one keeper.
+/// The table of debts of all files that the processes of one keeper have opened.
 #[derive(Debug)]
 pub(crate) struct Table {
     file: File,
@@ -63,7 +64,8 @@ impl Table {
         {
             found = probe();
         }
-        // A program that uses direct I/O itself gains only the filled blocks.
+        // A program that uses direct I/O itself does not need the short path. It gains only from
+        // the blocks that were filled above.
         let is_direct =
             rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         let said = if is_direct { DIRECT.to_owned() } else { said(found) };

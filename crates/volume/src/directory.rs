@@ -316,7 +316,7 @@ mod tests {
                 assert_eq!(
                     name.as_deref(),
                     Some(Area::Wal.name()),
-                    "only the log's file was removed, and the superblock's file with the mark stays"
+                    "the log's file must go, and the superblock's file with the mark must stay"
                 );
                 break;
             }

@@ -149,7 +149,7 @@ fn without_data_placement_what_it_counts_is_shown_still() {
     assert_eq!(
         (counted.host_bytes, counted.host_bytes_at_open),
         (sent.into(), 0),
-        "the drive has counted only the bytes since it was made"
+        "the drive must count the bytes since it was made, and no others"
     );
     drop(storage);
     let storage = open(&spec);
@@ -159,7 +159,7 @@ fn without_data_placement_what_it_counts_is_shown_still() {
     assert_eq!(
         (counted.media_bytes, counted.erased_bytes),
         (sent.into(), 0),
-        "a drive that is not full has copied and erased nothing"
+        "a drive that is not full must copy and erase nothing"
     );
 }
 

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(found, [0; BLOCK_SIZE as usize]);
         assert!(
             disk.write(disk.size, &[1; BLOCK_SIZE as usize]).is_err(),
-            "a write beyond the end of the drive is refused"
+            "a write beyond the end of the drive must be refused"
         );
     }
 }

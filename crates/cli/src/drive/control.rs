@@ -32,7 +32,7 @@ pub(super) const PAGE_END: u8 = 0x0c;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time from a failed `accept` to the next try.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time that a client has to send its word, and that the drive has to answer.
+/// How long a client may take to send its word, and how long the drive may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest word that the drive reads from a client, in bytes.
 const WORD_SIZE_MAX: u64 = 16;

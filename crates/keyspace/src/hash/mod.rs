@@ -62,7 +62,7 @@ pub struct HashRef<'a>(CollectionRef<'a>);
 impl<'a> HashRef<'a> {
     /// Panics if the collection is not a hash.
     pub(crate) fn new(collection: CollectionRef<'a>) -> Self {
-        assert_eq!(collection.value_type(), ValueType::Hash, "the collection is a hash");
+        assert_eq!(collection.value_type(), ValueType::Hash, "the collection is no hash");
         Self(collection)
     }
 

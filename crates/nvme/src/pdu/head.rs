@@ -31,7 +31,7 @@ const PLEN_AT: u32 = 4;
 impl Head {
     /// Decodes and checks the common header. `data_size_max` is the most data, in bytes, that this
     /// side accepts in one PDU. `alignment` is the alignment of data that this side has asked for,
-    /// in bytes; it is at least 4.
+    /// in bytes; a smaller value than 4 counts as 4.
     ///
     /// # Errors
     /// If a field is wrong. The error says which field.
@@ -63,7 +63,8 @@ impl Head {
         if !has_data {
             return Ok(Self { kind, flags, header_size, data_at: size, data_size: 0, size });
         }
-        // A termination request has no PDO. The bytes that it repeats come right after its header.
+        // A termination request has no PDO. Its data, which repeats the start of the wrong PDU,
+        // comes right after its header.
         let data_at = if kind.may_have_digests() { usize::from(pdo) } else { header_size };
         if data_at < header_size
             || (kind.may_have_digests() && !data_at.is_multiple_of(alignment.max(4)))

@@ -56,7 +56,7 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     /// Index of the command's counters.
     pub(crate) id: usize,
-    /// Within `MULTI`, the command runs at once instead of being queued.
+    /// Whether the command runs at once within `MULTI`, instead of being queued.
     pub(crate) ends_queueing: bool,
 }
 

@@ -271,8 +271,8 @@ fn drawn_requests_have_the_events_of_redis() {
 }
 
 /// Requests of clients that wait for lists, and the requests that then create these lists,
-/// separated by `|`. The event of the push is reported first, then the events of each client that
-/// is served.
+/// separated by `|`. The event of the request that fills a list is reported first, then the events
+/// of each client that is served.
 const WAITING: &[(&[&str], &str)] = &[
     (&["BLPOP k 0"], "RPUSH k a"),
     (&["BLPOP k 0", "BRPOP k 0"], "RPUSH k a b c"),

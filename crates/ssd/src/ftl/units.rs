@@ -213,7 +213,7 @@ impl Units {
         let free = &mut self.free[usize::from(group)];
         let unit = free.pop_front().expect("the group has a free unit to open");
         let is_free = self.state[unit as usize] == UnitState::Free;
-        assert!(is_free && self.valid[unit as usize] == 0, "a unit that is opened holds nothing");
+        assert!(is_free && self.valid[unit as usize] == 0, "the unit to open holds data");
         self.state[unit as usize] = UnitState::Open;
         self.owner[unit as usize] = owner;
         let next = unit * unit_pages;
@@ -221,13 +221,13 @@ impl Units {
     }
 
     pub(super) fn close(&mut self, unit: u32, now: u64) {
-        assert_eq!(self.state[unit as usize], UnitState::Open, "only an open unit becomes full");
+        assert_eq!(self.state[unit as usize], UnitState::Open, "the unit to close is not open");
         self.state[unit as usize] = UnitState::Closed;
         self.closed_at[unit as usize] = now;
     }
 
     pub(super) fn erase(&mut self, unit: u32) {
-        assert_eq!(self.state[unit as usize], UnitState::Closed, "only a full unit is erased");
+        assert_eq!(self.state[unit as usize], UnitState::Closed, "the unit to erase is not full");
         self.state[unit as usize] = UnitState::Free;
         self.erase_count[unit as usize] += 1;
         let group = self.group_of(unit);
@@ -257,7 +257,7 @@ impl Units {
     /// Subtracts `pages` from a unit's valid count. Returns the new count.
     pub(super) fn remove_valid(&mut self, unit: u32, pages: u32) -> u32 {
         let valid = &mut self.valid[unit as usize];
-        assert!(*valid >= pages, "a unit's valid count does not go below 0");
+        assert!(*valid >= pages, "a unit's valid count would go below 0");
         *valid -= pages;
         *valid
     }

@@ -151,11 +151,15 @@ mod tests {
         assert!((compared.spare - 0.1).abs() < 1e-12);
         assert!((compared.model - 2.8228).abs() < 1e-4);
         let odd = compare(&case(0.1009, 0.1), SIZE, 1).unwrap();
-        assert!((odd.spare - 0.1).abs() < 1e-12, "360 of 400 units are exported: {}", odd.spare);
+        assert!(
+            (odd.spare - 0.1).abs() < 1e-12,
+            "360 of 400 units must be exported: {}",
+            odd.spare
+        );
         let early = compared.first_third / compared.steady.waf;
         assert!(
             (early - 1.0).abs() > 0.1,
-            "after writes of a third of the capacity, the drive is not steady yet: {early}"
+            "after writes of a third of the capacity, the drive must not be steady yet: {early}"
         );
     }
 

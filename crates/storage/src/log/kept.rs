@@ -3,8 +3,8 @@
 //! Mapped buffers are pieces of a file that is mapped into memory. A record outlives the process as
 //! soon as it is stored in a mapped buffer. If the kernel can't provide a page of the mapping,
 //! private memory takes the place of the page. The record that is stored at that moment, and the
-//! records after it, outlive the process only once they are written to the log. The records before
-//! it are in the mapped file, and still outlive the process. Buffers that are taken after the fault
+//! records after it, outlive the process only once they are written to the log. All earlier records
+//! are in the mapped file, and still outlive the process. Buffers that are taken after the fault
 //! are private.
 
 use slimio_device::{Buffer, DeviceError, Faults};
@@ -95,9 +95,9 @@ impl Log {
         walk.at == open.used && found == open.records_chain
     }
 
-    /// Whether a batch may be written although the mapping may have had faults. If the batch may
-    /// not be written, latches the log: nothing is written any more. `bytes` are the bytes that
-    /// would be written, and `source` is the buffer that the batch was built in.
+    /// Whether it is safe to write a batch, although the mapping may have had faults. If it is not
+    /// safe, latches the log: from then on, nothing is written. `bytes` are the bytes that would be
+    /// written, and `source` is the buffer that the batch was built in.
     pub(super) fn may_be_written(&mut self, bytes: &[u8], source: &Buffer) -> bool {
         if source.faults().lost == 0 || is_planted("lost-batch-written") {
             return true;

@@ -70,7 +70,7 @@ fn ranges_sizes_and_namespaces_that_are_wrong_are_refused() {
     let command = Command::new(opcode::nvm::WRITE, io.next_cid()).nsid(1).blocks(0, 1);
     let streams = WriteFlags { directive: 1, ..WriteFlags::default() }.on(command);
     assert_eq!(io.store(streams, &[0; 4096], true), Err(refused(Status::INVALID_FIELD)));
-    assert_eq!(target.host_bytes(), 0, "nothing was written");
+    assert_eq!(target.host_bytes(), 0, "a refused command has written");
 }
 
 #[test]
@@ -163,16 +163,16 @@ fn all_ranges_are_deallocated_or_none() {
     let beyond = range(target.lba_count() - 1, 2);
     let wrong = deallocate(&mut io, &[range(0, 8), beyond], DSM_DEALLOCATE);
     assert_eq!(wrong, Err(refused(Status::LBA_OUT_OF_RANGE)));
-    assert_eq!(target.mapped_count(), 64, "no range was deallocated");
+    assert_eq!(target.mapped_count(), 64, "a range was deallocated");
     assert_eq!(deallocate(&mut io, &[range(0, 8)], 0), Ok(()));
-    assert_eq!(target.mapped_count(), 64, "the command did not ask to deallocate");
+    assert_eq!(target.mapped_count(), 64, "blocks were deallocated unasked");
     let ranges: Vec<DsmRange> = (0..16).map(|index| range(index * 4, 2)).collect();
     assert_eq!(deallocate(&mut io, &ranges, DSM_DEALLOCATE), Ok(()));
     assert_eq!(target.mapped_count(), 32);
     assert_eq!(
         deallocate(&mut io, &[range(0, 0)], DSM_DEALLOCATE),
         Ok(()),
-        "an empty range is no error"
+        "an empty range must be no error"
     );
     // Linux always sends 4096 bytes, however many ranges there are.
     let mut bytes = range(2, 2).encode().to_vec();

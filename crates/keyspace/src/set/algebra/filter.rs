@@ -28,9 +28,8 @@ pub(super) struct Filter {
     wants_all: bool,
     /// Where the walk over the first set continues.
     position: Position,
-    /// The members taken so far, if there are later groups. In the walk with the last group,
-    /// members go to the result instead. If the result is a set, they go to the result in every
-    /// walk.
+    /// The members that this walk has taken so far. In two cases, they go to `result` instead: in
+    /// the walk with the last group, and in every walk if the result is a set.
     taken: EditForm<'static>,
     /// The form in which a stored result begins.
     pub(super) packing: Packing,
@@ -129,7 +128,7 @@ impl Filter {
         self.first.is_some()
     }
 
-    /// The reply's members that were found so far.
+    /// The part of the reply that was made so far; `None` if the result is a count or a stored set.
     pub(super) fn made(&self) -> Option<&ReplyBuf> {
         if let Sink::Reply { out, .. } = &self.result { Some(out) } else { None }
     }
@@ -158,7 +157,8 @@ impl Sink {
         if let Sink::Reply { out, .. } = self { out.len() } else { 0 }
     }
 
-    /// Seals the reply before a pause, which saves the last step from copying all replies.
+    /// Makes the reply's bytes shareable before a pause. Otherwise, the last step would have to
+    /// copy the whole reply.
     fn seal(&mut self) {
         if let Sink::Reply { out, .. } = self {
             out.seal();

@@ -30,8 +30,8 @@ struct Promise {
 fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
     let at_least = match (death, policy) {
         (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
-        // Records that were acknowledged within the last second may be lost. Records that were
-        // flushed may not.
+        // A power cut may take records that were acknowledged but not flushed yet. Recovery must
+        // bring back every record that was flushed.
         (Death::Power, Policy::EverySec | Policy::No) => client.durable,
     };
     Promise { at_least, at_most: client.appended }
