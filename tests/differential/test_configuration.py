@@ -43,8 +43,8 @@ class Defaults(TestCase):
                 self.assertTrue(documented[name], f"{name}: SlimIO {ours[name]!r}, Redis {theirs[name]!r}, but no note")
 
     def test_every_directive_can_be_set_or_not_as_in_redis(self):
-        """Sets each directive to its present value, and to all kinds of values. A directive that is
-        read only at the start must be refused."""
+        """Sets each directive to its present value, and to all kinds of values. If a directive has
+        an effect only at the start, setting it must be refused."""
         values = ["", "abc", "-1", "0", "1", "7", "101", "70000", "yes", "local", "1mb", "1x", "50%", "-50%", "1 2",
                   "1 2 3", "normal 1mb 2 3", '"']
         with Server() as ours, Server(stock=True) as theirs:

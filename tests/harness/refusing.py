@@ -46,8 +46,8 @@ def show(call):
 
 
 def filter_program(calls, refusal):
-    """A program in classic BPF that does this for each call: `if number matches (and argument
-    matches) { refusal }`."""
+    """A program in classic BPF that does this for each entry of `calls`: `if number matches (and
+    argument matches) { refusal }`."""
     instructions = []
     refuse = (BPF_RETURN, 0, 0, SECCOMP_RET_ERRNO | refusal)
     for number, condition in calls:

@@ -109,7 +109,7 @@ class Client:
 
     def closed_by_server(self):
         """Waits for the server to end the connection, and drops unread replies. Returns whether the
-        server did so."""
+        server has ended the connection."""
         try:
             while self.stream.read1(1 << 16):
                 pass

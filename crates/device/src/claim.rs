@@ -47,8 +47,8 @@ pub(crate) struct Claim(Arc<Claimed>);
 #[derive(Debug)]
 struct Claimed {
     file: File,
-    /// A lock that shows other processes that a living process has the claim. Even a process that
-    /// may not look at our descriptors sees this lock.
+    /// A lock that shows other processes that a living process has the claim. Even a process
+    /// without permission to look at our descriptors sees this lock.
     _shown: Option<File>,
 }
 

@@ -226,7 +226,10 @@ impl MappedFile {
         size: usize,
     ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
-        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range begins where a block begins");
+        assert!(
+            offset.is_multiple_of(LBA_SIZE as u64),
+            "the range must begin where a block begins"
+        );
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -270,7 +273,10 @@ impl MappedFile {
         size: usize,
     ) -> Result<Self, OpenError> {
         assert_whole_blocks(size);
-        assert!(offset.is_multiple_of(LBA_SIZE as u64), "the range begins where a block begins");
+        assert!(
+            offset.is_multiple_of(LBA_SIZE as u64),
+            "the range must begin where a block begins"
+        );
         let file = file.try_clone().map_err(|error| OpenError::io("opening", path, &error))?;
         sys::allocate(&file, 0, offset, size as u64)
             .map_err(|error| OpenError::io("making room in", path, &error))?;
@@ -330,7 +336,7 @@ impl MappedFile {
     /// divide the mapping's length.
     pub fn buffers(&mut self, size: usize) -> Vec<Buffer> {
         assert_whole_blocks(size);
-        assert!(!self.is_cut, "a mapped file can only be cut once");
+        assert!(!self.is_cut, "the mapping was already cut into buffers");
         let whole = self.mapping.size;
         assert!(whole.is_multiple_of(size), "{whole} bytes can't be cut into pieces of {size}");
         self.is_cut = true;
@@ -372,7 +378,7 @@ impl MappedFile {
     /// # Panics
     /// When the mapping was already cut into buffers.
     pub fn clear(&mut self, path: &Path) -> Result<(), OpenError> {
-        assert!(!self.is_cut, "nobody has a piece of the mapping");
+        assert!(!self.is_cut, "the mapping was already cut into buffers, and they may be in use");
         write_zeroes(&self.mapping.file, self.mapping.offset, self.mapping.size as u64)
             .map_err(|error| OpenError::io("clearing", path, &error))
     }

@@ -76,7 +76,7 @@ impl IoQueue {
     /// # Panics
     /// If there are no ranges, or more than [`DSM_RANGES_MAX`].
     pub fn deallocate_command(&self, ranges: &[(u64, u32)]) -> (Command, Vec<u8>) {
-        assert!((1..=DSM_RANGES_MAX).contains(&ranges.len()), "a command has 1 to 256 ranges");
+        assert!((1..=DSM_RANGES_MAX).contains(&ranges.len()), "a command needs 1 to 256 ranges");
         let data = ranges.iter().flat_map(|&(slba, nlb)| DsmRange { cattr: 0, nlb, slba }.encode());
         let command = Command::new(opcode::nvm::DATASET_MANAGEMENT, 0)
             .nsid(self.nsid)
@@ -109,9 +109,8 @@ impl IoQueue {
     /// Compares `data` with the contents of the blocks from `lba` on.
     ///
     /// # Errors
-    /// If the contents differ, with the status
-    /// [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE). Also if the command or the
-    /// connection fails.
+    /// If the command or the connection fails. If the contents differ, the command fails with the
+    /// status [`COMPARE_FAILURE`](slimio_nvme::Status::COMPARE_FAILURE).
     ///
     /// # Panics
     /// If `data` is empty, or not a whole number of blocks.

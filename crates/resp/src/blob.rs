@@ -57,7 +57,7 @@ impl Blob {
         if let Some((last, full)) = pieces.split_last() {
             assert!(
                 full.iter().all(|piece| piece.len() == BLOB_PIECE_SIZE),
-                "only the last piece of a blob may have less than the full size"
+                "a piece before the last is not exactly full"
             );
             assert!(
                 (1..=BLOB_PIECE_SIZE).contains(&last.len()),

@@ -24,7 +24,7 @@ use slimio_storage::Storage;
 
 /// Opens the volume at `path`. No other process can open the volume until the result is dropped. If
 /// `create` is set, a missing directory, or the missing file of an emulated SSD (`emulated:…`), is
-/// made. If `path` holds anything other than a volume, the volume is not opened.
+/// made. A directory or device that holds anything other than a volume is refused.
 ///
 /// The log's area does not grow beyond `wal_size_max` bytes.
 ///

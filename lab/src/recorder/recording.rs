@@ -205,7 +205,7 @@ pub fn drive_bytes(mib: u64) -> Result<u64> {
     if bytes < DRIVE_BYTES_MIN {
         let least = DRIVE_BYTES_MIN >> 20;
         return Err(BenchError::Usage(format!(
-            "a drive of {mib} MiB is too small: {least} at least"
+            "a drive of {mib} MiB is too small; the smallest has {least} MiB"
         )));
     }
     if exported(bytes) == bytes {

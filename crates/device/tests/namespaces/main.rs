@@ -196,7 +196,7 @@ fn long_transfers_are_cut_to_what_a_command_may_be() {
         let read = run(&mut *path, Op::Read { lba: Lba(3), buffer: Buffer::zeroed(long) });
         assert_eq!(read.result, Ok(()));
         let found = read.buffer.expect("a read returns its buffer");
-        assert!(found[..] == pattern(long, 5)[..], "the data is as it was written");
+        assert!(found[..] == pattern(long, 5)[..], "the data must be as it was written");
     });
 }
 
@@ -444,7 +444,9 @@ fn everything_in_flight_comes_home_when_the_device_goes_away() {
     // This test unplugs the namespace for good, so the test runs only if `SLIMIO_NVME_UNPLUG` is
     // set.
     if std::env::var_os("SLIMIO_NVME_UNPLUG").is_none() {
-        eprintln!("SKIPPED: this test unplugs a namespace for good: SLIMIO_NVME_UNPLUG is not set");
+        eprintln!(
+            "SKIPPED: SLIMIO_NVME_UNPLUG is not set, and this test unplugs a namespace for good"
+        );
         return;
     }
     with_each(&["SMALL_MDTS"], |kind, path| {

@@ -309,12 +309,12 @@ impl BucketSlot {
                     }
                     result
                 }
-                Value::Piece(_) | Value::Blob(_) => panic!("the value is a collection"),
+                Value::Piece(_) | Value::Blob(_) => panic!("the value is a string"),
             },
         }
     }
 
-    /// Replaces a tree that has become small by the packed bytes of its elements.
+    /// Puts the packed bytes of a tree's elements in place of the tree, which has become small.
     fn pack(&mut self, packing: Packing, bytes: Vec<u8>, expires_at_ms: Option<i64>) {
         let value = Value::Packed(packing, Arc::new(bytes));
         let new = BucketSlot::with_value(self.hash, self.key(), value, expires_at_ms);

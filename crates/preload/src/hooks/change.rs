@@ -45,8 +45,8 @@ fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
 unsafe fn cut_at(path: *const c_char, next: impl FnOnce() -> c_int) -> c_int {
     let result = next();
     if result == 0 {
-        // SAFETY: the path is not null, because the call has succeeded; the caller promises that it
-        // is then a C string.
+        // SAFETY: the path is not null, because the call has succeeded; the caller promises that a
+        // path that is not null is a C string.
         changed_at(unsafe { CStr::from_ptr(path) });
     }
     result

@@ -1,5 +1,5 @@
-//! Replies that may not be sent yet, because log records that they depend on are not yet as safe as
-//! `appendfsync` asks.
+//! Replies that must not be sent yet, because log records that they depend on are not yet as safe
+//! as `appendfsync` asks.
 
 use std::collections::VecDeque;
 

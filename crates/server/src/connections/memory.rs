@@ -12,8 +12,8 @@ use crate::engine::Engine;
 const EVICTION_TIME: Duration = Duration::from_millis(1);
 
 impl Connections {
-    /// Bytes of memory that all clients take, including the long request and `current`, the client
-    /// being served.
+    /// Bytes of memory that all clients take. This includes the request that is running in steps,
+    /// if there is one, and `current`, the client being served.
     pub(crate) fn client_bytes(&self, engine: &Engine, current: Option<&Client>) -> u64 {
         (self.clients.memory() + current.map_or(0, Client::memory) + engine.data.long_memory())
             as u64

@@ -109,7 +109,7 @@ impl Engine {
                 let payload = self.data.gather.parts(&self.data.effects, db, args);
                 debug_assert!(
                     payload.size() as u64 <= asked,
-                    "the payload fits in the granted room"
+                    "the payload exceeds the granted room"
                 );
                 wal.append(db, payload.as_slice())
             }
@@ -120,7 +120,7 @@ impl Engine {
                 let payload = self.data.payload.bytes();
                 debug_assert!(
                     payload.len() as u64 <= asked,
-                    "the payload fits in the granted room"
+                    "the payload exceeds the granted room"
                 );
                 wal.append(db, &[payload])
             }
@@ -136,7 +136,7 @@ impl Engine {
         Place::Record(lsn)
     }
 
-    /// Reports what `ran` has changed to everything that depends on changes.
+    /// Tells everything that depends on changes what `ran` has changed.
     pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
         let effects = ran.of_long.unwrap_or(&self.data.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);

@@ -65,15 +65,15 @@ struct Conn {
     generation: u32,
     socket: Option<OwnedFd>,
     reading: bool,
-    /// Reading is paused, and a hang-up of the peer is to be reported.
+    /// Whether reading is paused, and a hang-up of the peer is to be reported.
     is_paused: bool,
     /// The events that the kernel was told to report.
     interest: EventFlags,
-    /// The hang-up was reported.
+    /// Whether the hang-up was reported.
     is_hung_up: bool,
-    /// The end was reported or queued: there is nothing more to read.
+    /// Whether the end was reported or queued. If so, there is nothing more to read.
     is_ended: bool,
-    /// The breakage was reported or queued: nothing can be sent either.
+    /// Whether the breakage was reported or queued. If so, nothing can be sent either.
     is_broken: bool,
     filling: Option<ReceiveBuffer>,
     outgoing: Option<Outgoing>,

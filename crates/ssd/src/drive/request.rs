@@ -107,7 +107,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn encode(&self, id: u64) -> [u8; ENTRY_SIZE] {
-        assert!(self.sequence < SIX_BYTES, "a drive never makes 2^48 entries");
+        assert!(self.sequence < SIX_BYTES, "the entry's number does not fit in six bytes");
         let mut bytes = [0; ENTRY_SIZE];
         let (kind, flag, placement, lba, count) = self.request.fields();
         bytes[8..14].copy_from_slice(&self.sequence.to_le_bytes()[..6]);
@@ -169,12 +169,12 @@ mod tests {
             assert_eq!(
                 Entry::decode(&bytes, 9, 5),
                 None,
-                "an entry with another number is refused"
+                "an entry with another number must be refused"
             );
             assert_eq!(
                 Entry::decode(&bytes, 8, SIX_BYTES - 1),
                 None,
-                "an entry of another drive is refused"
+                "an entry of another drive must be refused"
             );
             for at in 0..ENTRY_SIZE {
                 let mut torn = bytes;
@@ -182,7 +182,7 @@ mod tests {
                 assert_eq!(
                     Entry::decode(&torn, 9, SIX_BYTES - 1),
                     None,
-                    "an entry with a changed byte {at} is refused"
+                    "an entry with a changed byte {at} must be refused"
                 );
             }
         }

@@ -63,15 +63,19 @@ fn a_damaged_entry_is_told_and_what_is_behind_it_has_its_data() {
     let mut model = Model::new(small(file.clone()).config);
     let mut first = drive(&small(file.clone()));
     write_all(&mut first, &mut model, 0..100);
-    // In the last round, the last entry is damaged. No entry follows it, but the drive must not
-    // mistake it for a place without an entry.
+    // In the last round, the last entry is damaged. No entry follows, but the drive must not take
+    // the damaged entry for a place without an entry.
     for entry in [0, 50, 99] {
         let killed = as_killed(&file);
         change(&killed, |bytes| bytes[journal(bytes) + entry * ENTRY_SIZE + 25] ^= 4);
         let again = open_cut(killed.clone(), 100);
         assert_eq!(again.counters().host_bytes(), (entry * LBA_SIZE) as u64, "entry {entry}");
         drop(again);
-        assert_eq!(drive(&small(killed)).notes().len(), 1, "the drive reports the loss only once");
+        assert_eq!(
+            drive(&small(killed)).notes().len(),
+            1,
+            "the drive must report the loss only once"
+        );
     }
 }
 
@@ -118,7 +122,7 @@ fn a_damaged_checkpoint_is_not_missed_if_the_journal_leads_beyond_it() {
         let killed = as_killed(&file);
         change(&killed, |bytes| bytes[place] ^= 1);
         let again = drive(&small(killed));
-        assert_eq!(again.notes().len(), 1, "the drive has lost nothing");
+        assert_eq!(again.notes().len(), 1, "the drive must have lost nothing");
         assert!(again.with_ftl(|ftl| are_same(ftl, &model.ftl)));
     }
 }

@@ -107,11 +107,11 @@ impl Naive {
     }
 
     fn fill(&mut self, page: u32, cell: Cell) {
-        assert_eq!(self.cells[page as usize], Cell::Erased, "only erased pages are programmed");
+        assert_eq!(self.cells[page as usize], Cell::Erased, "page {page} is not erased");
         let in_unit = page % self.unit_pages;
         assert!(
             in_unit == 0 || self.cells[page as usize - 1] != Cell::Erased,
-            "pages are programmed in order"
+            "the page before page {page} is not programmed yet"
         );
         self.cells[page as usize] = cell;
         if in_unit == self.unit_pages - 1 {
@@ -179,7 +179,7 @@ impl Observer for Naive {
     }
 
     fn erase(&mut self, unit: u32) {
-        assert!(self.filled[unit as usize].is_some(), "only filled units are erased");
+        assert!(self.filled[unit as usize].is_some(), "unit {unit} is not filled");
         assert_eq!(self.valid_count(unit), 0, "erasing unit {unit} loses data");
         for page in self.pages(unit) {
             self.cells[page as usize] = Cell::Erased;

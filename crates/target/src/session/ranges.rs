@@ -22,8 +22,8 @@ impl Session {
         self.record(slot, &TraceEvent::WriteZeros { range: trace::range_of(lba, lbas) });
         let rest = range_of(lba, lbas);
         let durable = self.is_durable(flags);
-        // A deallocation can't be made durable by itself. So if the zeros must be durable, and the
-        // drive has a volatile cache, the zeros are written.
+        // The drive has no durable deallocation. So if the zeros must be durable, and the drive has
+        // a volatile cache, the zeros are written.
         let is_volatile = durable && self.subsystem.has_cache;
         if flags.deallocate && self.subsystem.reads_zeros() && !is_volatile {
             self.begin_deallocations(slot, vec![rest]);

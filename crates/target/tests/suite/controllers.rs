@@ -103,7 +103,10 @@ fn commands_of_an_io_queue_keep_the_controller() {
         assert!(!admin.session.is_over(), "after {} s", 8 * count);
     }
     admin.session.tick(seconds(8 * 4 + 30));
-    assert!(admin.session.is_over(), "no command came in time");
+    assert!(
+        admin.session.is_over(),
+        "the controller must be lost, because no command came in time"
+    );
 }
 
 /// A host takes only a few bytes at a time, but never pauses for long.
@@ -139,7 +142,7 @@ fn as_many_handles_are_updated_as_the_count_says() {
     io.completion(now);
 }
 
-/// A deallocation can't be made durable by itself, so zeros that must be durable are written.
+/// The drive has no durable deallocation, so zeros that must be durable are written.
 #[test]
 fn durable_zeros_are_written_where_there_is_a_cache() {
     let target = Target::of("64M,timing=none,cache=1M", named("test"));
