@@ -35,8 +35,8 @@ BROKEN = [
     b"*2\r\n$3\r\nGET\r\n$536870913\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n",
     b'SET k "unbalanced\r\n', b"SET k 'a'b\r\n", b'GET "k\\"\r\n', b"'\n", b'PING "a"b\n',
 ]
-# Like `BROKEN`, but only as long as no end of line follows. So nothing may be sent after one of
-# these.
+# Like `BROKEN`, but only as long as no end of line follows. So the tests send nothing after one
+# of these.
 ENDLESS = [b"*" + b"1" * 70_000, b"*1\r\n$" + b"1" * 70_000, b"x" * 70_000, b"*1\r\n" + b"x" * 70_000]
 # Empty or odd requests that are no protocol errors.
 ODD = [
@@ -219,8 +219,8 @@ class Pipelines(TestCase):
         for data, why, ours, theirs in OTHERWISE:
             with self.subTest(why):
                 for server, wanted in zip(self.servers, (ours, theirs)):
-                    # Half a second shows that a connection stays open. A connection that is closed
-                    # may take longer on a busy machine.
+                    # Half a second shows that a connection stays open. Closing a connection may
+                    # take longer on a busy machine.
                     timeout = 0.5 if wanted[1] == "open" else TIMEOUT_SECONDS
                     self.assertEqual(exchange(server, [data], [], 0, True, timeout), wanted)
 
@@ -245,7 +245,7 @@ def exchange(server, requests, cuts, pause, is_ended_by_server, timeout=TIMEOUT_
             while piece := client.socket.recv(1 << 16):
                 replies += piece
         except ConnectionResetError:
-            # The server closed the connection without reading the requests behind the last one
+            # The server closed the connection without reading the requests after the last one
             # that it answered. This resets the connection.
             pass
         except TimeoutError:

@@ -391,18 +391,26 @@ mod tests {
         assert!(buffers.iter().all(Buffer::outlives_process));
         cut(place.path(), 2);
         buffers[0][0] = 9;
-        assert_eq!(buffers[0].faults(), Faults::default(), "the page is still in the file");
+        assert_eq!(
+            buffers[0].faults(),
+            Faults::default(),
+            "a page that is in the file must have no fault"
+        );
 
         buffers[0][2 * LBA_SIZE + 7] = 9;
         assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 });
         assert!(
             !buffers.iter().any(Buffer::outlives_process),
-            "a fault concerns the whole mapping"
+            "a fault must concern the whole mapping"
         );
         assert_eq!(buffers[0][2 * LBA_SIZE..][..9], [0, 0, 0, 0, 0, 0, 0, 9, 0]);
         buffers[0][2 * LBA_SIZE] = 3;
-        assert_eq!(buffers[0].faults(), Faults { replaced: 1, lost: 1 }, "a page is counted once");
-        assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "other pages are unchanged");
+        assert_eq!(
+            buffers[0].faults(),
+            Faults { replaced: 1, lost: 1 },
+            "a page must be counted once"
+        );
+        assert_eq!(buffers[0][..LBA_SIZE].iter().max(), Some(&9), "other pages must be unchanged");
         // Reading a page that is gone must not end the process, either.
         assert_eq!(buffers[1].iter().max(), Some(&0));
         assert_eq!(buffers[1].faults(), Faults { replaced: 5, lost: 5 });
@@ -422,10 +430,10 @@ mod tests {
         assert!(buffers[0][LBA_SIZE..2 * LBA_SIZE].iter().all(|&byte| byte == 2));
         buffers[0][LBA_SIZE] = 9;
         let file = std::fs::read(place.path().join("buffers")).expect("the file can be read");
-        assert_eq!(file[LBA_SIZE], 2, "stores to a replaced page are not in the file");
+        assert_eq!(file[LBA_SIZE], 2, "a store to a replaced page must not be in the file");
         buffers[0][2 * LBA_SIZE] = 9;
         let file = std::fs::read(place.path().join("buffers")).expect("the file can be read");
-        assert_eq!(file[2 * LBA_SIZE], 9, "stores to other pages are in the file");
+        assert_eq!(file[2 * LBA_SIZE], 9, "a store to another page must be in the file");
     }
 
     #[test]
@@ -435,23 +443,29 @@ mod tests {
         let again = directory.open_mapped("buffers").err();
         assert!(
             matches!(again, Some(OpenError::Unsuitable { .. })),
-            "the file is mapped already: {again:?}"
+            "a mapped file must not be mapped again: {again:?}"
         );
         let path = directory.open_path("buffers").err();
-        assert!(matches!(path, Some(OpenError::Unsuitable { .. })), "the file is mapped: {path:?}");
+        assert!(
+            matches!(path, Some(OpenError::Unsuitable { .. })),
+            "a mapped file must not get a path: {path:?}"
+        );
         drop((mapped, buffers));
         let is_free = |entry: &&Entry| entry.size.load(Ordering::Relaxed) == 0;
         assert!(places().1.iter().all(is_free));
         let path = directory.open_path("buffers").expect("the file is not mapped any more");
         let mapped = directory.open_mapped("buffers").err();
-        assert!(matches!(mapped, Some(OpenError::Unsuitable { .. })), "a path is open: {mapped:?}");
+        assert!(
+            matches!(mapped, Some(OpenError::Unsuitable { .. })),
+            "a file with an open path must not be mapped: {mapped:?}"
+        );
         drop(path);
         let mapped = directory.open_mapped("buffers").expect("no path is left");
         drop(directory);
         let lock = Directory::open(place.path(), PathOptions::default()).err();
         assert!(
             matches!(lock, Some(OpenError::InUse { .. })),
-            "the mapping keeps the lock: {lock:?}"
+            "the mapping must keep the lock: {lock:?}"
         );
         drop(mapped);
         Directory::open(place.path(), PathOptions::default()).expect("the directory is free");
@@ -493,8 +507,8 @@ mod tests {
         }
         let place = tempfile::tempdir().expect("a directory for the test");
         let (_directory, _mapped, _buffers) = filled(place.path());
-        // SAFETY: no pointer is passed. The signal is sent twice: at the first one, the
-        // previous handler, that of Rust's standard library, only restores the default action.
+        // SAFETY: no pointer is passed. The signal is sent twice, because the first one only makes
+        // the previous handler (that of Rust's standard library) restore the default action.
         unsafe { (libc::raise(libc::SIGBUS), libc::raise(libc::SIGBUS)) };
         unreachable!("the signal has ended the process");
     }

@@ -114,7 +114,7 @@ impl Status {
     /// # Panics
     /// If `kind` is above 7.
     pub const fn new(kind: u8, code: u8) -> Self {
-        assert!(kind < 8, "a status has a type of three bits");
+        assert!(kind < 8, "the type of a status must fit in three bits");
         Self((kind as u16) << 9 | (code as u16) << 1)
     }
 

@@ -264,7 +264,7 @@ pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
         Kind::ReceiveInto { mut bytes, limit } => {
             let result = returned(res);
             if let Ok(size) = result {
-                assert!(size <= limit, "the kernel does not write past the limit");
+                assert!(size <= limit, "the kernel has written past the limit");
                 // SAFETY: the kernel has written `size` bytes after the length, within the
                 // capacity.
                 unsafe { bytes.set_len(bytes.len() + size) };
@@ -316,6 +316,6 @@ mod tests {
         assert_eq!(commanded(0x4002), Err(CommandError::Status(status)));
         let gone = CommandError::Os(Errno::new(libc::ENODEV));
         assert_eq!(commanded(-libc::ENODEV), Err(gone));
-        assert!(commanded(0x1_0000).is_err(), "a word above 16 bits is an error");
+        assert!(commanded(0x1_0000).is_err(), "a word above 16 bits must be an error");
     }
 }

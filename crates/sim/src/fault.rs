@@ -3,7 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// The faults that a disk has until a test lifts them. Blocks are named by a space and an LBA.
+/// The faults that a disk has until a test lifts them. Blocks are named by a space (a file of the
+/// disk, or the disk as one device) and an LBA.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Blocks whose bytes read differently: the byte at the offset is XORed with the mask.
@@ -25,14 +26,14 @@ pub struct Faults {
     pub deallocations_until_failure: Option<u64>,
     /// Writes that start at one of these blocks do not complete until the fault is lifted.
     pub held: HashSet<(usize, u64)>,
-    /// Flushes do not complete until the fault is lifted.
+    /// If set, flushes do not complete until the fault is lifted.
     pub holds_flushes: bool,
     /// After a [kick](slimio_device::Device::kick), operations are handed to the disk only after
     /// this many polls or waits with a timeout. A wait without a timeout hands them over at once.
     pub untaken_polls: u32,
-    /// There is no free space: spaces can't grow, and holes can't be written.
+    /// If set, no space can grow, and holes can't be written: the disk has no free blocks.
     pub full: bool,
-    /// All operations fail.
+    /// If set, all operations fail.
     pub gone: bool,
 }
 

@@ -4,8 +4,8 @@
 //! start begins to write the superblock. If the start is interrupted before that write, the
 //! directory has some or all of the files, of any length, and no file has content. If the start is
 //! interrupted later, the superblock has the [mark](slimio_storage::is_unfinished) of a volume that
-//! is being made. In both cases the next start makes the volume. All other files may be a volume,
-//! and are never overwritten.
+//! is being made. In both cases the next start makes the volume. A directory in any other state may
+//! hold a volume, so its files are never overwritten.
 
 use std::fs::File;
 use std::io::Read as _;

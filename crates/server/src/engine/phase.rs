@@ -10,7 +10,7 @@ use crate::clients::Client;
 use crate::commands::Entry;
 use crate::net::ConnId;
 
-/// The data set is being recovered from the volume.
+/// A recovery of the data set from the volume, while it is under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loading {
     pub(crate) since: Instant,
@@ -18,7 +18,7 @@ pub(crate) struct Loading {
     pub(crate) progress: Progress,
 }
 
-/// The server is to make the log durable and then end.
+/// A requested shutdown: the server is to make the log durable, and then to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shutdown {
     /// Whether to take a snapshot first; `None` means only if `save` is configured.
@@ -120,24 +120,24 @@ mod tests {
         assert_eq!(phase.pause_ends(), at(10));
         phase.pause(at(20), false);
         assert_eq!(phase.pause_ends(), at(20));
-        assert!(phase.pauses(false), "the pause still postpones all requests");
+        assert!(phase.pauses(false), "the pause must still postpone all requests");
         phase.pause(None, false);
         phase.pause(at(30), false);
         assert_eq!(
             (phase.pause_ends(), phase.is_paused()),
             (None, true),
-            "a pause without an end gets no end"
+            "a pause without an end must get no end"
         );
         phase.unpause();
         assert!(!phase.is_paused());
         phase.pause(at(1), false);
         assert!(
             phase.pauses(true) && !phase.pauses(false),
-            "the earlier pause has no effect any more"
+            "the earlier pause must have no effect any more"
         );
         phase.end_pause_if_over(now + Duration::from_millis(999));
         assert!(phase.is_paused());
         phase.end_pause_if_over(now + Duration::from_secs(1));
-        assert!(!phase.is_paused(), "the pause has ended by itself");
+        assert!(!phase.is_paused(), "the pause must end by itself");
     }
 }

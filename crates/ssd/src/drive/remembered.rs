@@ -101,10 +101,10 @@ impl Remembered {
     }
 }
 
-/// Gives back to the file system the space of deallocated blocks that hold nothing. The previous
-/// process may have been killed before it gave this space back, or a failure of the machine may
-/// have undone that. If this call fails, the drive gives the space back before the next write maps
-/// such a block.
+/// Gives back to the file system the space of deallocated blocks that hold nothing. This is needed
+/// if the previous process was killed before it gave the space back, or if the machine failed
+/// before that was durable. If this call fails, the drive gives the space back before the next
+/// write maps such a block.
 fn give_back(
     data: &Data,
     made: &SavedConfig,
