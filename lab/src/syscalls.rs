@@ -1,6 +1,6 @@
-//! Counts the system calls of a running server with `perf`, which reads the kernel's tracepoint and
-//! costs nearly nothing. If `perf` can't be used, counts them with `strace`, which slows the server
-//! down but counts correctly.
+//! Counts the system calls of a running server with `perf`, which uses the kernel's tracepoint for
+//! system calls and costs nearly nothing. If `perf` can't be used, counts them with `strace`, which
+//! slows the server down but counts correctly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,8 +31,8 @@ enum Tool {
 }
 
 impl SyscallCounter {
-    /// Attaches to all threads of `pid`; `None` if this machine has neither tool, or does not allow
-    /// either of them to attach. The tool's files are in `directory`.
+    /// Attaches to all threads of `pid`; `None` if neither `perf` nor `strace` can attach. The
+    /// tool's files are in `directory`.
     pub fn attach(pid: u32, directory: &Path) -> Option<Self> {
         Self::with_perf(pid, directory).or_else(|_| Self::with_strace(pid, directory)).ok()
     }

@@ -15,6 +15,8 @@
 //! | block device | the device, opened exclusively | each path uses it for its operations |
 //! | NVMe namespace | its block device, opened exclusively | each ring of a path registers it |
 //!
+//! A path is one way to a volume's files or device, with a queue of its own.
+//!
 //! Nothing of a volume is read before its claim is taken. If a living process has the claim, the
 //! volume is refused. The claim itself does not show whether a living process has it: the
 //! directory's lock shows this, or a search for the holders of the device. If only operations in

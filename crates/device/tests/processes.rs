@@ -1,4 +1,5 @@
-//! Tests that need a second process. For this, the program starts itself again, in another role.
+//! Tests that need a second process. For this, the program starts itself again, in another role. A
+//! path is one way to a file, with a queue of its own.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through standard output")]
 #![expect(unsafe_code, reason = "only system calls can change the user and the limits")]
@@ -196,8 +197,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").expect("Linux has /proc/self/task").count()
 }
 
-/// Checks the notes if the kernel makes a polling thread for the first path, but refuses one for
-/// the second path.
+/// Checks what the notes say if the kernel makes a polling thread for the first path, but refuses
+/// such a thread for the second path.
 fn crowded(path: &Path) {
     // SAFETY: the call takes only a number.
     assert_eq!(unsafe { libc::setuid(NOBODY_ELSE) }, 0, "root may become another user");

@@ -62,8 +62,8 @@ pub(crate) struct Connections {
     /// Clients with replies that must wait until the log is far enough.
     holding: Vec<ConnId>,
     pub(crate) background_jobs: BackgroundJobs,
-    /// Clients with a command that has a step to run. The thread does not sleep while this list
-    /// holds any client.
+    /// Clients whose command runs in steps, and has steps left. The thread does not sleep while
+    /// this list holds any client.
     yielding: VecDeque<ConnId>,
     /// Clients that have used up their share of a turn and have more requests.
     behind: VecDeque<ConnId>,

@@ -149,8 +149,8 @@ mod tests {
         let left = note.path.clone();
         drop(note);
         assert!(!left.exists());
-        // A process that another test starts has the lock of a note, too, from its fork to its
-        // exec. So the test tries again.
+        // If another test starts a process, that process also has the note's lock, until it runs
+        // its program. `repair` then skips the note, so the test tries again.
         let repaired = || {
             let begin = Instant::now();
             while left.exists() {

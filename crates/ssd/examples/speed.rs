@@ -1,7 +1,6 @@
 //! Measures how many page writes per second the simulation reaches on one core while the collector
-//! works. The writes overwrite uniformly random blocks of a full drive. The drive is simulated
-//! without the contents of the blocks. The first measurements use only the mapping. The last
-//! measurement also uses clocks.
+//! works. The writes overwrite uniformly random blocks of a full drive. The simulation keeps only
+//! the mapping of the blocks, and none of their bytes. The last measurement also uses clocks.
 
 use std::io::Write;
 use std::time::Duration;

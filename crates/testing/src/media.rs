@@ -1,4 +1,5 @@
-//! A volume with a layer over each of its paths.
+//! A volume with a layer over each of its paths. A path is one way to an area of the volume, with a
+//! queue of its own. An area is a named part of the volume, such as the log.
 
 use slimio_device::{Buffer, Device, OpenError};
 use slimio_storage::{Area, Media, Pool, SlotName};

@@ -72,7 +72,8 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Keeps a file from growing beyond a limit. A layer over the path to the file.
+/// Keeps a file from growing beyond a limit. This is a layer over the path to the file: the way on
+/// which operations reach the file, with a queue of its own.
 struct Limit {
     lbas_max: u64,
 }

@@ -72,7 +72,8 @@ pub fn open_on(
 }
 
 /// Like [`open`], but only for a device. The device's writes, deallocations and flushes are
-/// recorded in a new file at `trace`, each write with its lifetime as the stream.
+/// recorded in a new file at `trace`. The stream of each write is its lifetime, a kind of data that
+/// is deleted together (such as the log).
 ///
 /// # Errors
 /// When `path` names no device, or when the device can't be opened or recorded.

@@ -1,4 +1,5 @@
-//! `slimio-lab map`: draws which lifetimes have data in which reclaim units of an emulated SSD.
+//! `slimio-lab map`: draws which lifetimes have data in which reclaim units of an emulated SSD. A
+//! lifetime is a kind of data that is deleted together, such as the log.
 
 use std::fs;
 use std::path::{Path, PathBuf};

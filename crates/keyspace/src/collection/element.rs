@@ -91,8 +91,8 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Whether a range of this string is equal to the same range of `arg`. Both strings have the
-    /// same size.
+    /// Whether a range of this string is equal to the same range of `arg`. Both strings must have
+    /// the same size.
     pub(super) fn is_in(self, arg: Arg<'_>, range: Range<usize>) -> bool {
         self.with_arg(|own| are_equal(chunks_in(own, range.clone()), chunks_in(arg, range)))
     }

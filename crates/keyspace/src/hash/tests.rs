@@ -10,7 +10,7 @@ use crate::kinds::Packing;
 
 type Model = HashMap<Vec<u8>, Vec<u8>>;
 
-/// A string, which may be longer than some limits.
+/// A string of a random size, which may be above the limit of the hash.
 fn string(rng: &mut Rng) -> Vec<u8> {
     let size = match rng.usize(..20) {
         0 => 62 + rng.usize(..4),

@@ -91,7 +91,8 @@ impl BucketSlot {
         self.meta.expires()
     }
 
-    /// The epoch, which says whether a running capture has taken the entry.
+    /// The epoch, which says whether a running capture has taken the entry. (A capture takes every
+    /// entry as it was at one point in time, for a snapshot.)
     pub(crate) fn epoch(&self) -> Epoch {
         self.meta.epoch()
     }

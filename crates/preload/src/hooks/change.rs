@@ -2,7 +2,8 @@
 //! the kernel about a file, or sync all files.
 //!
 //! A log is *taken* while this library writes it in place of the kernel. *Giving back* a log makes
-//! the kernel write it again.
+//! the kernel write it again. The *keeper* is a process that fills a taken log's file with zeros
+//! ahead of the records.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

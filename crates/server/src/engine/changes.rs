@@ -10,8 +10,9 @@
 //! Only [`Engine::put`] appends records. Only [`Engine::tell`] reports changes, in the order in
 //! which they happened. The commands of a transaction share one record. So everything that needs
 //! the LSN of this record is kept until the record is appended. The same holds for commands that
-//! run at any depth of nesting within a transaction. A long request reports its changes in steps.
-//! Between these steps, other changes may be reported, but only changes of other keys.
+//! run at any depth of nesting within a transaction. A long request (one that takes several turns)
+//! reports its changes in steps. Between these steps, other changes may be reported, but only
+//! changes of other keys.
 
 use std::borrow::Cow;
 use std::ops::Range;

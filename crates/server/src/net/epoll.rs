@@ -347,7 +347,7 @@ impl Net for EpollNet {
             if conn.is_broken {
                 return None;
             }
-            assert!(conn.outgoing.is_none(), "a connection has at most one send at a time");
+            assert!(conn.outgoing.is_none(), "the connection has another send in flight");
             let socket = conn.socket.as_ref()?;
             let result = match &outgoing {
                 Outgoing::Bytes(bytes, sent) => {

@@ -11,7 +11,7 @@ use crate::{Config, ConfigError, Ftl, Victims};
 /// The parameters of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
-    /// The part of the NAND that is not exported. This part is rounded to whole units.
+    /// The part of the NAND that is not exported. This part is rounded to whole reclaim units.
     pub spare: f64,
     /// Which trims are counted in `ratio`.
     pub trims: Trims,
@@ -24,9 +24,9 @@ pub struct Case {
 /// The size of the simulated drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Number of units that data may lie in.
+    /// Number of reclaim units that can hold data.
     pub unit_count: u32,
-    /// Number of pages of each unit.
+    /// Number of pages of each reclaim unit.
     pub unit_pages: u32,
 }
 

@@ -21,7 +21,8 @@ use crate::{SlotName, SnapshotKind};
 pub(super) enum UnusedSpace {
     /// The log keeps the space. When it uses these segments again, it need not zero them.
     Kept,
-    /// A snapshot lacks space, so the keeper gives the segments' space back.
+    /// A snapshot lacks space, so the keeper (the thread that works ahead for the log) gives the
+    /// segments' space back.
     Wanted,
 }
 

@@ -1,4 +1,5 @@
-//! Tables and the picture of `slimio-lab waf`.
+//! Tables and the picture of `slimio-lab waf`. A lifetime is a kind of data that is deleted
+//! together, such as the log.
 
 use std::fmt::Write as _;
 
