@@ -18,7 +18,7 @@ pub(crate) enum Death {
     Process,
 }
 
-/// How many records the next recovery must bring back, and how many it may bring back.
+/// The smallest and the largest number of records that the next recovery can rightly bring back.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
     /// Records that must come back.
