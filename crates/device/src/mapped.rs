@@ -85,8 +85,8 @@ impl Drop for Mapping {
 /// loss.
 ///
 /// The file's space is allocated and written before the file is mapped. So on a file system that
-/// overwrites blocks in place, a store can never run out of space. Other faults do not end the
-/// process, either: see [`Buffer::faults`].
+/// overwrites blocks in place, a store can never run out of space. If another fault happens, the
+/// process goes on: see [`Buffer::faults`].
 ///
 /// This value is made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice)
 /// or an [`ImageFile`](crate::ImageFile), whose lock or claim protects the bytes as long as a piece

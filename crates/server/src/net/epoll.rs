@@ -196,16 +196,16 @@ impl EpollNet {
                 Some(Event::Accepted(ConnId { index, generation }, listener))
             }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
-                // If an earlier try to accept has failed, the clients that waited have given up.
-                // From now on, the kernel must report new clients again.
+                // If an earlier try to accept has failed, the clients that waited have given up, and
+                // the kernel must report new clients again.
                 if self.accept_retry_at.take().is_some() {
                     self.listen_again();
                 }
                 None
             }
             Err(errno) => {
-                // The listeners are removed from the event queue, because they stay readable: the
-                // kernel would report them again at once, and the loop would spin.
+                // The listeners are removed from the event queue, because they stay readable.
+                // Otherwise, the kernel would report them again at once, and the loop would spin.
                 let first = self.accept_retry_at.replace(Instant::now() + ACCEPT_RETRY).is_none();
                 if first {
                     for fd in &self.listeners {

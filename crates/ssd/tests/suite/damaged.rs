@@ -1,5 +1,5 @@
-//! Tests drives whose state file is damaged, or is incomplete after a failure of the machine. Such
-//! a drive reports that a part of its state is lost. The data of its blocks must not be lost.
+//! Tests drives whose state file is damaged, or is incomplete after a failure of the machine. If a
+//! part of the state is lost, the drive must report this. The data of its blocks must not be lost.
 
 use std::path::{Path, PathBuf};
 
