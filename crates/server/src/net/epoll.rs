@@ -196,8 +196,8 @@ impl EpollNet {
                 Some(Event::Accepted(ConnId { index, generation }, listener))
             }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
-                // If an earlier try to accept has failed, the clients that waited have given up, and
-                // the kernel must report new clients again.
+                // If an earlier try to accept has failed, the clients that waited have given up,
+                // and the kernel must report new clients again.
                 if self.accept_retry_at.take().is_some() {
                     self.listen_again();
                 }
