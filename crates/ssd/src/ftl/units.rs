@@ -213,7 +213,10 @@ impl Units {
         let free = &mut self.free[usize::from(group)];
         let unit = free.pop_front().expect("the group has a free unit to open");
         let is_free = self.state[unit as usize] == UnitState::Free;
-        assert!(is_free && self.valid[unit as usize] == 0, "the unit to open holds data");
+        assert!(
+            is_free && self.valid[unit as usize] == 0,
+            "the unit to open is not free and empty"
+        );
         self.state[unit as usize] = UnitState::Open;
         self.owner[unit as usize] = owner;
         let next = unit * unit_pages;
