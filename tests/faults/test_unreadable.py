@@ -101,8 +101,8 @@ class Unreadable:
         self.ends_in_a_sentence(server)
 
     def ends_in_a_sentence(self, server):
-        """Checks that a server whose disk has stopped working latches its log, keeps its data in
-        memory, and is ended by no signal."""
+        """The server's disk has stopped working. Checks that the server latches its log, keeps its
+        data in memory, and is ended by no signal."""
 
         def noticed():
             try:

@@ -13,7 +13,8 @@ use slimio_host::report::Report;
 
 use crate::{clients, fuzz, lint, peers, planted, setup};
 
-/// Programs that make and mount file systems on a recorded device, and the Debian package of each.
+/// Programs that make and mount file systems on the device whose requests `slimio-lab` records, and
+/// the Debian package of each.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -76,7 +77,7 @@ fn test_steps(report: &mut Report) {
         tests.env(fuzz::SECONDS, fuzz::SECONDS_SHORT.to_string());
         run_seeing(&mut tests, |line| report.see(line))
     });
-    report.step("fuzz the target", |_| fuzz::target());
+    report.step("fuzz the NVMe/TCP target", |_| fuzz::target());
     report.step("planted bugs", |_| planted::verb(&[]));
     let mut suite = None;
     report.step("build for the lab", |report| {
@@ -86,8 +87,8 @@ fn test_steps(report: &mut Report) {
     if !report.step("build the server", |_| build_server()) {
         return;
     }
-    // The lab and the ledger run at the same time, because both mostly wait. The ledger waits for
-    // its disk, and the lab waits for its machines.
+    // The lab (tests in virtual machines) and the ledger run at the same time, because both mostly
+    // wait: the lab for its machines, the ledger for its disk.
     report.together(vec![
         ("lab", Box::new(|report| suite.map_or(Ok(()), |suite| suite.run(report)))),
         ("ledger", Box::new(|_| run_ledger())),

@@ -288,7 +288,8 @@ impl Steps for Finding {
         let mut cost = 0;
         while !asked.search.is_over(list) && *found < limit && !out.is_cut() {
             if cost >= STEP_COMPARED_MAX {
-                // Sealing `out` now saves the last step from copying all positions.
+                // Sealed bytes are not copied again. If `out` were not sealed now, the last step
+                // would copy all positions into the reply.
                 out.seal_if_large();
                 if context.mode.yields() {
                     return Outcome::Yield(self);

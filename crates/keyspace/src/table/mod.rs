@@ -238,10 +238,11 @@ impl Table {
         slots.iter().map(|slot| self.bucket(self.index(slot.hash)).len()).sum()
     }
 
-    /// Prefetches the entries of the keys of these elements, in three passes: first the buckets,
-    /// then their slots, then the entries. Within each pass, no read waits for another. Puts the
-    /// entries that were found into `found`, each at the index of its element. The result makes the
-    /// compiler keep the reads, as in [`bring_in`](Self::bring_in).
+    /// Prefetches the entries that requests will look for. Each item of `elements` has the hash of
+    /// one request's key. There are three passes: first the buckets, then their slots, then the
+    /// entries. Within each pass, no read waits for another. Puts the entries that were found into
+    /// `found`, each at the index of its item. The result makes the compiler keep the reads, as in
+    /// [`bring_in`](Self::bring_in).
     pub(crate) fn bring_in_entries<'a>(
         &'a self,
         elements: &[ElementAhead<'_>],
@@ -287,8 +288,8 @@ impl Table {
         slot
     }
 
-    /// The entries from `from` on that are in the bucket at `from`, and the position at which the
-    /// next bucket begins.
+    /// The position at which the next bucket begins, and those entries of the bucket at `from`
+    /// whose positions are not before `from`.
     pub(crate) fn walk(
         &self,
         from: Position,
@@ -303,9 +304,9 @@ impl Table {
         (next, entries)
     }
 
-    /// Visits the bucket at a position. Passes to `take` the entries that do not have this epoch
-    /// yet, and gives them this epoch. Returns where the next bucket begins, and the count of
-    /// entries in the visited bucket.
+    /// Visits the bucket at a position. Passes to `take` the entries that the running capture has
+    /// not taken yet, which are those with the other epoch, and gives them this epoch. Returns
+    /// where the next bucket begins, and the count of entries in the visited bucket.
     pub(crate) fn take_bucket(
         &mut self,
         from: Position,

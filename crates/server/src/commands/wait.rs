@@ -148,7 +148,8 @@ impl Engine {
         !wait.never && (self.gate.is_recoverable(wait.lsn) || self.gate.is_latched())
     }
 
-    /// Whether the server has a log or will have one.
+    /// Whether the volume is open and `appendonly` is `yes`. Then the log is on, or is being turned
+    /// on.
     fn may_have_log(&self) -> bool {
         self.gate.wal.is_some() && self.config.yes("appendonly")
     }

@@ -11,9 +11,9 @@
 //! old bytes for three reasons: its space was not given back yet; it could not be given back; or a
 //! write was under way at the deallocation, and stored its bytes afterwards. This process remembers
 //! these blocks. The next process finds the last deallocations in the journal, and finishes them.
-//! It looks at every other part of the drive once, before it maps a block there. So a checkpoint,
-//! after which the journal's older deallocations are not read any more, need not wait until their
-//! space was given back.
+//! Besides, before it first maps a block in a part of the drive, it looks in the file for old bytes
+//! of that part's blocks that hold nothing. So a checkpoint, after which the journal's older
+//! deallocations are not read any more, need not wait until their space was given back.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,8 +176,9 @@ impl Core {
         }
     }
 
-    /// Whether a block holds nothing. Blocks that are mapped into memory do not belong to the
-    /// drive.
+    /// Whether a block holds nothing. A block that a process has mapped into its memory never
+    /// counts as free, because stores to that memory do not pass through the drive. So the drive
+    /// does not know what the block holds.
     fn is_free(&self, lba: u64) -> bool {
         let is_mapped = |journal: &Journal| journal.mapped().contains(&lba);
         self.drive.ftl().page_of(lba).is_none() && !self.journal.as_ref().is_some_and(is_mapped)

@@ -26,7 +26,7 @@ use super::queue::DriveQueue;
 pub(super) struct RealTimePath {
     core: Shared,
     /// A copy of the drive's geometry, so that reading it needs no lock. The drive itself may be
-    /// locked for long while the file system frees space.
+    /// locked for milliseconds while the file system frees space.
     geometry: Geometry,
     queued: Vec<(Token, Op)>,
     in_flight: usize,

@@ -116,8 +116,8 @@ fn give_back(
     let mut free: Vec<LbaRange> = Vec::new();
     for LbaRange { start, end } in deallocated {
         data.each_written_in(start.0.max(from)..end.0, |lba| {
-            // Blocks that were mapped into memory do not belong to the drive, so it must not give
-            // them back.
+            // A block that a process has mapped into its memory may hold bytes that the drive does
+            // not know of, so the drive must not give its space back.
             if made.mapped.contains(&lba) || ftl.page_of(lba).is_some() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Tests reclaim groups, and drives that have handles of both isolation types.
+//! Tests of reclaim groups, and of SSDs that have handles of both isolation types.
 
 use std::collections::HashSet;
 
@@ -110,6 +110,10 @@ fn copied_data_ends_where_the_type_of_its_handle_says() {
         assert!(copied > 0, "the collector has copied pages of handle {handle}");
         assert!(handles_in(Owner::Handle(handle)).iter().all(|all| *all == [handle]));
         let copies = naive.copied_pages[usize::from(handle)];
-        assert_eq!(copied < copies, mixes, "copies out of a mixed unit count for no handle");
+        assert_eq!(
+            copied < copies,
+            mixes,
+            "a page that was copied out of a mixed unit is counted for no handle"
+        );
     }
 }
