@@ -28,9 +28,9 @@ def main():
         "--stock", default="redis-server", help="program of the Redis server to compare with"
     )
     parser.add_argument(
-        "--clients", default="", help="folder with the built clients of other languages"
+        "--clients", default="", help="folder with the built clients in other languages"
     )
-    parser.add_argument("--peers", default="", help="folder with the servers of cargo x peers")
+    parser.add_argument("--peers", default="", help="folder with the other servers that `cargo x peers` downloads")
     # By default, there are more jobs than cores, because many tests wait.
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2))
     parser.add_argument("--folder", default="", help="folder for the data of the servers")
@@ -44,7 +44,7 @@ def main():
     parser.add_argument(
         "--every-call",
         action="store_true",
-        help="tests that kill do so at every system call, not only at those that change something",
+        help="tests that kill a program try every system call, not only calls that change something",
     )
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
@@ -77,8 +77,8 @@ def main():
 
 
 def memory():
-    """The folder for the servers' data, if /dev/shm takes direct I/O (Linux 6.6) and has room.
-    Otherwise None, for the usual folder for temporary files."""
+    """Returns /dev/shm if it takes direct I/O (since Linux 6.6) and has room for the servers' data.
+    Otherwise returns None, which makes `tempfile` use its usual folder."""
     place = "/dev/shm"
     try:
         with tempfile.NamedTemporaryFile(dir=place) as file:

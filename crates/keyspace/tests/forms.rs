@@ -42,7 +42,9 @@ fn a_small_result_of_large_sets_is_packed() {
         ("SUNIONSTORE d few one", "listpack"),
         ("SUNIONSTORE d words one", "hashtable"),
         ("SDIFFSTORE d words rest", "listpack"),
-        // In this case, Redis copies the first set as it is, and removes members from the copy.
+        // In these two cases, Redis first adds all members of the first set to a new set, and then
+        // removes members from it. The 300 members of `words` make the new set a hashtable, and it
+        // stays one; the members of `few` do not.
         ("SDIFFSTORE d words rest one one one one", "hashtable"),
         ("SDIFFSTORE d few one one one one one", "listpack"),
     ] {
@@ -53,7 +55,8 @@ fn a_small_result_of_large_sets_is_packed() {
 }
 
 /// A packed collection is still packed after a restart, even if the configuration now allows only
-/// shorter elements. But it must not have too many elements.
+/// shorter elements. It is converted only if it has more elements than the configuration now
+/// allows.
 #[test]
 fn what_is_packed_stays_so_in_a_snapshot() {
     let mut driver = Driver::new(1);

@@ -104,7 +104,7 @@ pub(super) fn text(about: &str, before: &Statistics, now: &Statistics) -> String
     line(
         "units",
         format!(
-            "{} of {}: {} free, {} open; {} of {} hold data",
+            "{} of {} each: {} free, {} open; {} of {} hold data",
             now.units,
             Size(now.unit_bytes),
             now.units_free,

@@ -78,8 +78,8 @@ pub(super) struct Shared {
     pub(super) checked: AtomicU64,
     /// Largest number of bytes of keys and values to encode per second; 0 means no limit.
     pub(super) rate: AtomicU64,
-    /// Number of turns that the thread of the idle class (`SCHED_IDLE`; see `turns`) ended because
-    /// it hardly got a core.
+    /// Two threads take turns at the work: the idle thread and the nice thread (see `turns`). This
+    /// is how often the idle thread gave up its turn because it hardly got a core.
     pub(super) starved_turns: AtomicU64,
     /// The command thread wants to be woken when fewer bytes wait to be encoded.
     pub(super) is_wake_wanted: AtomicBool,
@@ -217,7 +217,7 @@ impl SnapshotThread {
         self.shared.slot_lbas.each_ref().map(|lbas| lbas.load(Ordering::Relaxed))
     }
 
-    /// How many turns the thread of the idle class has ended because it hardly got a core.
+    /// How often the idle thread has given up its turn because it hardly got a core.
     pub(crate) fn starved_turns(&self) -> u64 {
         self.shared.starved_turns.load(Ordering::Relaxed)
     }
@@ -243,7 +243,7 @@ impl SnapshotThread {
 
     /// Shortens a slot that is not in use, if the slot has far more LBAs than the next snapshot
     /// needs. The next snapshot needs about `need_lbas`. The surplus is returned to the file
-    /// system, or on a device to the pool.
+    /// system or, if the volume is on a device, to the pool of extents.
     pub(crate) fn shorten_reserve(&self, slot: SlotName, need_lbas: u64) {
         self.tell(Order::Reserve { slot, need_lbas });
     }

@@ -31,7 +31,7 @@ pub(crate) fn patience() -> Duration {
 }
 
 /// Polls until `is_so` returns true. If that takes longer than [`patience`], panics with the
-/// message `what`.
+/// message `what`, which says what is still wrong.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + patience();
     while !is_so() {

@@ -218,9 +218,9 @@ fn what_it_has_written_is_read_when_it_is_durable() {
     });
 }
 
-/// Under `everysec`, small records are in a mapped buffer, and so outlive the process at once. The
-/// record of a large value is not in such a buffer. It outlives the process only after the server
-/// has written it, so the reply must not leave before that.
+/// Under `everysec`, a small record is stored in a mapped buffer. From that moment on, it outlives
+/// the process. The record of a large value is not in such a buffer. It outlives the process only
+/// after the server has written it, so the reply must not leave before that.
 #[test]
 fn a_large_value_is_kept_when_it_is_written() {
     for back_end in BACK_ENDS {
@@ -368,8 +368,8 @@ fn it_has_room_in_the_log_when_it_is_over() {
     let directives = "log-segment-size 1mb\nlog-size-max 26mb\nlog-buffer-size 256kb";
     let large = "x".repeat(5 * LARGE);
     let set = encode(&[b"SET", b"text", large.as_bytes()]);
-    // Besides the room that the long request asks for, the log has only a segment and the log's
-    // reserve. Two of these values need more room than that.
+    // Besides the room that the long request asks for, the log has only one segment, and the bytes
+    // that it sets aside for deletes. Two requests like `small` need more room than that.
     let value = "v".repeat(1_000_000);
     let small = encode(&[b"SET", b"small", value.as_bytes()]);
     let (head, end) = small.split_at(small.len() - 2);
