@@ -1,5 +1,5 @@
-//! `cargo x peers`: servers of the same protocol, newer than those of Debian stable, to compare
-//! SlimIO with.
+//! `cargo x peers` gets servers to compare SlimIO with. They speak the Redis protocol, too, and are
+//! newer than those of Debian stable.
 //!
 //! These servers are packages of Debian unstable, which may need a newer C library than the machine
 //! has. So each is unpacked below the target folder together with all its libraries, and started
@@ -44,7 +44,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
                 println!("ready: {}, {}", peer.name, peer.install()?.display());
             }
             println!(
-                "compare with one of them by cargo x bench --stock {}, or with all by --stock all",
+                "to compare with one of them: cargo x bench --stock {}; with all: --stock all",
                 PEERS[0].name
             );
             Ok(())
@@ -62,9 +62,9 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Turns the argument of `cargo x bench --stock` into the argument that the load generator takes.
-/// The argument is the name of a peer (which is unpacked first if necessary), the name of Debian's
-/// own Redis, `all` for every one of these, or a path.
+/// Turns `word`, the argument of `cargo x bench --stock`, into the argument that the load generator
+/// takes. `word` is the name of a peer (which is unpacked first if necessary), the name of Debian's
+/// own Redis, a path, or `all`, which stands for Debian's own Redis and every peer.
 pub(crate) fn stock(word: &str) -> Result<OsString, Failure> {
     if word == DEBIAN_REDIS {
         return Ok(installed("redis-server")?.into_os_string());
@@ -157,8 +157,9 @@ impl Peer {
     }
 }
 
-/// Picks from the list of `apt-cache depends --recurse` the packages that a server needs to run,
-/// without those that only set up a system. The server's own package is in the list.
+/// The packages that a server needs to run, among those that `apt-cache depends --recurse` has
+/// listed. Packages that only set up a system are left out. The server's own package is in the
+/// list.
 fn programs_and_libraries(listed: &str) -> Vec<&str> {
     let names = listed.lines().filter(|line| !line.starts_with([' ', '<', '|']));
     let is_wanted = |name: &&str| {

@@ -11,8 +11,8 @@ use super::{Client, Lines, Program, SUMMARY, is_installed, outlives_power_cuts, 
 /// The path of the server's program.
 struct MariaDb(PathBuf);
 
-/// For a server, the user of its process: without this option, MariaDB refuses to run as root. For
-/// a client, the user in the database.
+/// A server takes this as the user of its process. Without this option, MariaDB refuses to run as
+/// root. A client takes it as the user in the database.
 const USER: &str = "--user=root";
 const LOG_SIZE: &str = "--innodb-log-file-size=8M";
 
@@ -45,8 +45,8 @@ fn data(place: &Place) -> String {
     format!("--datadir={}", place.mounted().join("data").display())
 }
 
-/// Each server gets a temporary folder of its own, because a server that starts removes all
-/// temporary tables in its folder, those of other servers included.
+/// Each server gets a temporary folder of its own. At its start, a server removes all temporary
+/// tables in its temporary folder, even those of other servers.
 fn temporary(place: &Place) -> String {
     format!("--tmpdir={}", place.memory().display())
 }

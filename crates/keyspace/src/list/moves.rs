@@ -36,9 +36,9 @@ pub(crate) enum Pop {
     Many(usize),
 }
 
-/// Pops from the first key that exists, among the keys that these arguments name. Logs an `LPOP` or
-/// `RPOP`. If this key holds another type, replies with the error. If no key exists, returns `None`
-/// without a reply, and changes nothing.
+/// Pops from the first key that exists, and logs an `LPOP` or `RPOP`. `keys` are the indices of the
+/// arguments that name the keys. If the first key that exists holds another type, replies with the
+/// error. If no key exists, returns `None` without a reply, and changes nothing.
 pub(crate) fn pop_first(
     context: &mut Context<'_>,
     keys: impl IntoIterator<Item = usize>,
@@ -72,10 +72,10 @@ pub(crate) fn pop_first(
 }
 
 /// Moves an element from the list at the first key of the request to the list at the second key,
-/// and replies with this element. The two keys may be the same. If this function returns
-/// `Some(true)`, the caller must log an effect. If the first key does not exist, returns `None`
-/// without a reply. If one of the keys holds another type, replies with the error and returns
-/// `Some(false)`. In these two cases, nothing has changed.
+/// and replies with this element. The two keys may be the same. Returns `Some(true)` if the element
+/// was moved; the caller must then log an effect. If the first key does not exist, returns `None`
+/// without a reply, and changes nothing. If one of the keys holds another type, replies with the
+/// error, returns `Some(false)`, and changes nothing.
 pub(crate) fn move_one(context: &mut Context<'_>, from_end: End, to_end: End) -> Option<bool> {
     let from = context.find(1);
     from.spot?;
@@ -153,8 +153,8 @@ pub(crate) struct PopRequest {
     pub(crate) count: usize,
 }
 
-/// Reads the arguments of `LMPOP`, or replies with the error. Argument `index` is the count of
-/// keys; the others follow it.
+/// Reads the arguments of `LMPOP`, or replies with the error. Argument `index` is the number of
+/// keys. The keys, the end and perhaps `COUNT` follow it.
 pub(crate) fn pop_request(context: &mut Context<'_>, index: usize) -> Option<PopRequest> {
     let args = context.args;
     let positive = |index| args.get(index).to_i64().filter(|count| *count > 0);

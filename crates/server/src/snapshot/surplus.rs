@@ -2,11 +2,12 @@
 //! next snapshots will not need goes back to the file system or, if the volume is a device, to the
 //! device's pool of extents.
 //!
-//! When a slot becomes a reserve, it keeps its space, and a later snapshot overwrites it. But after
-//! a data set has become far smaller, its slots hold space that nobody else can use. Therefore the
-//! snapshot thread shortens reserves when it has no snapshot to write. The thread returns one piece
-//! at a time, with pauses, so that the file system's work never holds up the log. Only slots that
-//! the current superblock does not name are shortened, so an interruption cannot damage a snapshot.
+//! When a slot becomes a reserve, it keeps its space, and a later snapshot overwrites it. But if
+//! the data set has become far smaller, the reserve holds space that nobody else can use. Therefore
+//! the snapshot thread shortens reserves when it has no snapshot to write. The thread returns one
+//! piece at a time, with pauses, so that the file system's work never holds up the log. Only slots
+//! that the current superblock does not name are shortened, so an interruption cannot damage a
+//! snapshot.
 
 use std::time::{Duration, Instant};
 
