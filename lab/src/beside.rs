@@ -1,4 +1,5 @@
-//! Measures how long another client waits while one client runs commands on large sets.
+//! Runs commands on large sets with one client, and measures how long another client waits
+//! meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub const COMMANDS: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Runs each command on sets of `count` members. Returns, for each command, the longest time that
-/// the other client waited for a reply meanwhile, in milliseconds by the clock.
+/// the other client waited for a reply meanwhile, in milliseconds.
 pub fn run(config: &ServerConfig, count: u64) -> Result<RunResult> {
     let server = Server::start(config)?;
     let mut result = RunResult::default();

@@ -179,7 +179,7 @@ pub trait Media {
     /// Makes a missing snapshot slot. The new slot is empty, and is durable when this returns.
     ///
     /// # Errors
-    /// If there is no room, or if nothing may be written.
+    /// If there is no room, or if the medium is opened only for reading.
     fn make_slot(&mut self, slot: SlotName) -> Result<(), OpenError>;
 
     /// Makes the areas of a new volume: the superblock's area with `super_lbas` blocks, the log's

@@ -151,9 +151,9 @@ pub fn end(listpack: &[u8]) -> usize {
     listpack.len() - 1
 }
 
-/// In the listpack that begins at offset `base` of `bytes`, replaces a range with `elements`. The
-/// range is relative to `base` and covers whole elements. `removed` is the count of the elements in
-/// the range.
+/// Replaces a range of a listpack with `elements`. The listpack begins at offset `base` of `bytes`
+/// and ends where `bytes` end. The range is relative to `base` and covers whole elements. `removed`
+/// is the count of the elements in the range.
 ///
 /// # Panics
 /// If the listpack would then have 65535 elements or more, or would take 4 GiB or more.
@@ -192,8 +192,9 @@ pub fn replace(
     bytes[base + 4..base + HEADER_SIZE].copy_from_slice(&count.to_le_bytes());
 }
 
-/// The two parts of the element that begins at `start`, in bytes: the size of its form and length,
-/// and the size of the integer or string after them.
+/// The sizes in bytes of two parts of the element that begins at `start`. The first part states the
+/// element's form and length. The second part is the integer or string, and is empty if the integer
+/// is in the first part.
 fn sizes(listpack: &[u8], start: usize) -> (usize, usize) {
     match listpack[start] {
         0..=0x7f => (1, 0),

@@ -21,7 +21,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps private memory, or `file`.
+    /// Maps `file`, or private memory if there is no file.
     fn new(file: Option<&std::fs::File>) -> Arc<Self> {
         let flags = match file {
             Some(_) => libc::MAP_SHARED,

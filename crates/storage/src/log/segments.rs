@@ -29,7 +29,7 @@ pub(crate) struct Segments {
     start: LogStart,
     /// The segments from the log's start to the segment that is written now.
     used: VecDeque<UsedSegment>,
-    /// Next free block of the last used segment.
+    /// Next free block of the segment that is written now, counted from the segment's start.
     next_lba: u64,
     /// The segments that were prepared ahead, each with its slot.
     prepared: VecDeque<(u64, u32)>,

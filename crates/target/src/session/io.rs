@@ -22,12 +22,12 @@ use crate::reply::Reply;
 use crate::subsystem::NSID;
 use crate::{logs, trace};
 
-/// Offsets of three fields in the command, for errors: the first block, the number of blocks, and
-/// the directive.
+/// Offsets in the command of three fields that a refusal can name: the first block, the number of
+/// blocks, and the directive.
 const SLBA_AT: u16 = 40;
 const NLB_AT: u16 = 48;
 const DTYPE_AT: u16 = 50;
-/// Offsets of two fields in the I/O Management commands: the operation, and its parameter.
+/// Offsets in the I/O Management commands of two such fields: the operation, and its parameter.
 const MO_AT: u16 = 40;
 const MOS_AT: u16 = 42;
 
