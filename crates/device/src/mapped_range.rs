@@ -44,7 +44,7 @@ pub(crate) fn open_mapped(path: &Path, lock: &Arc<Lock>) -> Result<MappedFile, O
 
 /// Maps a range of a block device. `holder` has the device open exclusively, so other processes
 /// can't change the range. As long as a piece of the mapping lives, the paths of this process can't
-/// change it, either.
+/// change the range, either.
 ///
 /// # Errors
 /// The same as those of [`MappedFile::device_range`], and [`OpenError::Unsuitable`] while another

@@ -38,8 +38,8 @@ pub struct Effects {
     /// Bytes of the log that deletions by expiry or eviction may still take.
     room: u64,
     lacked_room: bool,
-    /// Bytes that are left for the part of effects that [`Command::log_size_max`](crate::Command)
-    /// does not include.
+    /// Bytes that effects may still copy from values. [`Command::log_size_max`](crate::Command)
+    /// does not include these bytes.
     value_room: u64,
 }
 
@@ -308,8 +308,8 @@ impl Effects {
         self.commands.push(Effect { db, args: None });
     }
 
-    /// Logs another command as an effect. It stands in place of the request, or precedes it if the
-    /// request is logged as well.
+    /// Logs another command as an effect. This command stands in place of the request. If the
+    /// request is logged as well, this command precedes the request.
     pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
         let start = self.args.len();
         for &part in parts {

@@ -1,4 +1,4 @@
-//! Loop devices, and file systems on them, for one test each. They need root.
+//! Loop devices, and file systems on them. Each is made for one test. Making them needs root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

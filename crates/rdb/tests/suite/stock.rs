@@ -144,7 +144,7 @@ fn check_stream(client: &mut Client, name: &[u8], parts: &[StreamPart]) {
         if let StreamPart::Group { name: group, .. } = part {
             let [Reply::Integer(count), ..] = array(call(client, &[b"XPENDING", name, group]))[..]
             else {
-                panic!("the reply to XPENDING begins with no count")
+                panic!("the reply to XPENDING does not begin with a count")
             };
             counted += count;
         }

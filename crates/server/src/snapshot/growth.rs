@@ -42,9 +42,9 @@ pub(crate) struct RateInputs {
 /// How fast the log grows.
 #[derive(Debug)]
 pub(crate) struct Growth {
-    /// Number of bytes that had been written to the log's area when the snapshot began, and at the
-    /// last sample.
+    /// Number of bytes that had been written to the log's area when the snapshot began.
     began: u64,
+    /// Number of bytes that had been written to the log's area at the last sample.
     written: u64,
     looked_at: Instant,
     per_s: f64,
@@ -70,8 +70,8 @@ impl Growth {
         (self.looked_at, self.written) = (now, written);
     }
 
-    /// Number of bytes of keys and values to take per second; 0 means that there is no limit.
-    /// `full` is the rate of a snapshot that somebody waits for.
+    /// How many bytes of keys and values the snapshot may take per second; 0 means that there is no
+    /// limit. `full` is the rate of a snapshot that somebody waits for.
     pub(crate) fn rate(&self, full: u64, inputs: RateInputs) -> u64 {
         if is_planted("too-late") {
             return full / SHARE_MIN;
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn it_is_over_before_the_log_has_grown_by_three_times_the_data_set() {
-        // After two seconds at 100 MB/s, 2800 of 3000 MB are left, which will be used up in 28
-        // seconds.
+        // The log may grow by 3000 MB. After two seconds at 100 MB/s, 2800 MB of these are left,
+        // which will be used up in 28 seconds.
         let rate = grown(100).rate(FULL, INPUTS);
         assert!((35 * MB..37 * MB).contains(&rate), "{rate}");
         assert_eq!(grown(1400).rate(FULL, INPUTS), FULL, "the rate must not exceed the full rate");
@@ -138,7 +138,7 @@ mod tests {
         let rate = grown(100).rate(FULL, RateInputs { room: 200 * MB, ..INPUTS });
         assert!(
             (740 * MB..760 * MB).contains(&rate),
-            "a rate of {rate} does not fit room that lasts for two seconds"
+            "a rate of {rate} does not fit a log whose room lasts for two seconds"
         );
         assert_eq!(
             grown(100).rate(FULL, RateInputs { room: 0, ..INPUTS }),
