@@ -28,8 +28,7 @@ const COMPRESSIBLE: f64 = 0.5;
 /// Number of connections that fill the key range, and requests in flight on each of them.
 const PRELOAD_CLIENTS: usize = 16;
 const PRELOAD_PIPELINE: usize = 16;
-/// Number of connections in the rows on elements of collections, and size of a field's value in
-/// bytes.
+/// Number of connections in the rows of [`Work::Elements`], and size of a field's value in bytes.
 const ELEMENT_CLIENTS: usize = 50;
 const ELEMENT_VALUE_SIZE: usize = 64;
 const CURVE: &[f64] =

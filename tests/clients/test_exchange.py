@@ -55,8 +55,8 @@ def fill(client, count):
 
 
 def module_id(name, version):
-    """The id of a module: nine characters of six bits each and a version of ten bits, encoded as an
-    RDB file encodes a length of eight bytes."""
+    """The id of a module: nine characters of six bits each, and a version of ten bits. The encoding
+    of the id is that of a length of eight bytes in an RDB file."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     number = 0
     for letter in name:

@@ -145,8 +145,8 @@ class Server:
         try:
             with self.client(timeout=5) as client:
                 if self.flags.get("requirepass"):
-                    # A client without the password gets the same reply from a server that is still
-                    # loading as from a server that serves.
+                    # To a client without the password, the reply would be the same whether the
+                    # server is still loading or already serves.
                     client.raw("AUTH", self.flags["requirepass"])
                 kind, text = client.raw("PING")
                 return kind == b"+" or text.startswith((b"NOAUTH", b"DENIED", b"MISCONF"))
@@ -202,7 +202,7 @@ def refusal(seconds=START_SECONDS, **options):
         if server.is_alive():
             raise AssertionError(f"the server serves instead of refusing: {server.said()}")
         if server.process.returncode == 0:
-            raise AssertionError(f"the server ended well instead of refusing: {server.said()}")
+            raise AssertionError(f"the server ended with success instead of refusing: {server.said()}")
         if server.process.returncode < 0:
             raise AssertionError(f"signal {-server.process.returncode} ended the server: {server.said()}")
         return server.said()

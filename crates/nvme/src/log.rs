@@ -110,7 +110,7 @@ layout! {
         lba: u64 = 16,
         /// The namespace.
         nsid: u32 = 24,
-        /// The log page of the vendor that has more about the error.
+        /// The vendor's log page that tells more about the error.
         vendor_page: u8 = 28,
         /// The transport that a transport error belongs to: 3 is TCP.
         trtype: u8 = 29,

@@ -1,5 +1,5 @@
-//! Each area of a block device must itself keep the contract of devices, and no area may reach into
-//! another.
+//! Each area of a block device must itself keep the contract of devices (`slimio_sim::contract`),
+//! and no area may reach into another.
 #![expect(clippy::unwrap_used, reason = "a test fails if a step fails")]
 
 use std::fs::File;
@@ -70,7 +70,7 @@ fn areas_keep_the_contract_and_do_not_overlap() {
     let mut storage = slimio_volume::open(device.path(), options, true, wal_size_max).unwrap();
     let mut paths: Vec<_> =
         AREAS.into_iter().map(|area| storage.media.open_path(area).unwrap()).collect();
-    // All areas grow in turn.
+    // All areas except the superblock's grow in turn.
     for lbas in (EXTENT_LBAS..=CONTRACT_LBAS).step_by(EXTENT_LBAS as usize) {
         for path in &mut paths[1..] {
             path.grow(lbas).unwrap();

@@ -28,9 +28,9 @@ pub(crate) fn storage(media: SimMedia, exists: bool) -> Storage {
     }
 }
 
-/// A path to a device, with a descriptor that is readable while operations are in flight, unless
-/// some of them still wait in the path to be handed to the device. A simulated device completes
-/// operations only when it is polled, so the server must poll until no operation is in flight.
+/// A path to a device, with a descriptor. The descriptor is readable while operations are in flight
+/// and all of them were handed to the device. A simulated device completes operations only when it
+/// is polled, so the server must poll until no operation is in flight.
 struct Readable {
     path: Path,
     ready: OwnedFd,

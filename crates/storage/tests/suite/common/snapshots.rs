@@ -1,4 +1,4 @@
-//! Actions of a client beside appending: it takes snapshots, and turns the log off and on.
+//! What a client does besides appending: it takes snapshots, and turns the log off and on.
 
 use slimio_device::{Device, LBA_SIZE};
 use slimio_storage::{
@@ -31,7 +31,7 @@ pub(crate) const SMALL_WRITES: WriterOptions = WriterOptions {
     leave: 0,
 };
 
-/// Records in a chunk.
+/// Number of records in a chunk.
 const CHUNK_LEN: usize = 2;
 
 /// A snapshot that is being taken. Each turn of the client takes one step.
