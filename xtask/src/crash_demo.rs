@@ -85,8 +85,8 @@ fn write_until_killed(server: &mut Server, life: Duration) -> Result<(u64, u64),
     }
 }
 
-/// Counts the keys of `key:1` … `key:sent` that the server has. It is an error if the server lacks
-/// a key but has a later one.
+/// Counts how many of the keys `key:1` … `key:sent` the server has. It is an error if the server
+/// lacks a key but has a later one.
 fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
     let mut stream = BufReader::new(server.connect()?);
     let mut found = 0;
@@ -104,7 +104,7 @@ fn count_back(server: &Server, sent: u64) -> Result<u64, Failure> {
                 Some(value) if value == number.to_string() && found == number - 1 => found = number,
                 Some(value) => {
                     return Err(format!(
-                        "key:{number} is {value:?}, which is wrong, or an earlier key is missing"
+                        "key:{number} has the wrong value {value:?}, or an earlier key is missing"
                     )
                     .into());
                 }

@@ -70,7 +70,7 @@ fn main() -> std::io::Result<()> {
         longest(&watch, || (0..lbas).for_each(|_| write(&mut queue, random.below(lbas))));
     writeln!(
         out,
-        "longest wait during random writes with checkpoints: {checkpoints:?} of {:?} in all",
+        "longest wait during random writes with checkpoints: {checkpoints:?}; the writes took {:?}",
         begin.elapsed()
     )?;
     let begin = Instant::now();
@@ -78,7 +78,7 @@ fn main() -> std::io::Result<()> {
     let deallocating = longest(&watch, || drop(run(&mut queue, Op::Deallocate { range })));
     writeln!(
         out,
-        "longest wait during the deallocation of all blocks: {deallocating:?} of {:?} in all",
+        "longest wait during the deallocation of all blocks: {deallocating:?}; it took {:?}",
         begin.elapsed()
     )?;
     drop((queue, watch, drive));

@@ -12,7 +12,7 @@ pub const FLUSH_AFTER: Duration = Duration::from_millis(400);
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Under [`Policy::No`], a batch (records that share one write) that is not full is submitted at
-/// this age.
+/// the latest when it is this old.
 pub const WRITE_AFTER: Duration = Duration::from_secs(1);
 
 /// The setting `appendfsync`, which says what an acknowledged write survives.

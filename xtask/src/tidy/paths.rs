@@ -1,4 +1,4 @@
-//! Checks that every file or folder that a document names exists.
+//! Checks the documents: each file or folder that a document names must exist.
 
 use slimio_host::process::root;
 

@@ -1,4 +1,4 @@
-//! Reads a whole file from front to back, with bounded memory.
+//! Reads a whole RDB file from front to back, with bounded memory.
 
 mod large;
 mod stream;

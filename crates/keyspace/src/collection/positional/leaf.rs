@@ -1,5 +1,5 @@
-//! A leaf of the tree that holds a large list. The leaf packs elements of one string each, in the
-//! order of their positions.
+//! A leaf of the tree that holds a large list. Each element is one string. The leaf packs its
+//! elements in the order of their positions.
 //!
 //! ```text
 //! codes | code | code | code | ...      what each string is stored as, and how long it is
@@ -10,8 +10,8 @@
 //! either end without moving the others. To find an element, a leaf adds up the sizes of all
 //! elements between it and the nearer end. The codes state these sizes.
 //!
-//! A long element is *outside*: it takes none of the leaf's own bytes. Its string is in a list of
-//! the leaf, which has the strings of the outside elements in their order.
+//! A long element is *outside*: it takes none of the leaf's own bytes. For the strings of its
+//! outside elements, the leaf has a separate list, in the order of these elements.
 //!
 //! The *weight* of a leaf decides when the leaf is split, or merged with a neighbour.
 
