@@ -173,7 +173,8 @@ fn programs_and_libraries(listed: &str) -> Vec<&str> {
     names
 }
 
-/// A script that starts the program of `package` with the loader and the libraries beside it.
+/// A script that starts the program of `package`. It uses the loader and the libraries that were
+/// unpacked into the script's folder.
 fn starter_script(package: &str) -> String {
     format!(
         "#!/bin/sh\n\

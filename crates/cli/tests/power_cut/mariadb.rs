@@ -1,4 +1,5 @@
-//! MariaDB with its default settings, except for a smaller log, which keeps the images small.
+//! Power cuts under MariaDB. It has its default settings, except for a smaller log, which keeps the
+//! images of the disk small.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! SQLite with its write-ahead log and `synchronous=FULL`.
+//! Power cuts under SQLite. It uses its write-ahead log and `synchronous=FULL`.
 
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@
 //!
 //! The codes and the bytes each have room at both ends, so an element can be added or removed at
 //! either end without moving the others. To find an element, a leaf adds up the sizes of all
-//! elements between it and the nearer end. The codes state these sizes.
+//! elements between the wanted element and the nearer end. The codes state these sizes.
 //!
 //! A long element is *outside*: it takes none of the leaf's own bytes. For the strings of its
 //! outside elements, the leaf has a separate list, in the order of these elements.
