@@ -18,7 +18,7 @@ use crate::sys::Lock;
 use crate::target::DEALLOCATE;
 use crate::{Contents, DeviceError, LBA_SIZE, Lba, LbaRange, MappedFile, OpenError, sys};
 
-/// The largest number of zeros, in bytes, that is written at once.
+/// One system call writes at most this many bytes of zeros.
 const ZEROS_MAX: u64 = 1 << 20;
 
 /// A file of blocks, which is locked as long as this value or a piece of the file's mapping lives.

@@ -1,9 +1,9 @@
 //! The names of changes, as Redis' keyspace notifications give them.
 //!
-//! The commands that are logged do not say what happened to each key: for `RENAME`, the event of
-//! one key is `rename_from`, and that of the other key is `rename_to`. A command therefore names an
-//! event when it notes a change. This module declares the events of keys of any type. The folder of
-//! a type declares the events of that type.
+//! The name of a command does not say what happened to each of its keys. For example, `RENAME` has
+//! the event `rename_from` for one key, and the event `rename_to` for the other key. So a command
+//! names an event whenever it notes a change. This module declares the events of keys of any type.
+//! The folder of a type declares the events of that type.
 
 /// What happened to a key. Only a reference is stored, so that a noted change stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub struct Folder {
 /// A log that has a stage in the folder.
 #[derive(Debug)]
 pub struct Staged {
-    /// The path that the log file had when the short path was begun for it.
+    /// Where the log's file was when this stage was first used for the log.
     pub path: PathBuf,
     /// Whether a process uses the stage. If no process does, the log needs mending.
     pub is_used: bool,
@@ -53,7 +53,7 @@ impl Folder {
     /// This user's folder, which is made if it is missing.
     ///
     /// # Errors
-    /// If there is no place in memory for the folder.
+    /// If none of the possible places for the folder can be used.
     pub fn of_user() -> io::Result<Self> {
         let user = geteuid();
         let mut places = Vec::new();
@@ -105,8 +105,8 @@ impl Folder {
         &self.path
     }
 
-    /// Counts of the writes and syncs of files that programs overwrite in whole blocks, since the
-    /// programs' keepers were started.
+    /// Counts of files, and of writes and syncs, since the running keepers were started. Only files
+    /// that programs overwrite in whole blocks are counted.
     pub fn totals(&self) -> Totals {
         tables::totals(&self.path)
     }
@@ -121,9 +121,9 @@ impl Folder {
         Ok((path, file, stage))
     }
 
-    /// Makes a file at `path`, which is in this folder, fills it by `fill`, and locks it. The file
-    /// gets its name only after that. If other processes could find the file before it was locked,
-    /// they would take it for left over and remove it.
+    /// Makes a file without a name, locks it, and calls `fill` to fill it. Only then, the file gets
+    /// the name `path`, which is in this folder. If other processes could find the file before it
+    /// was locked and filled, they would believe that it is left over, and remove it.
     ///
     /// # Errors
     /// If there is no room for the file, if the name is taken, or if `fill` fails. Then no file is
@@ -240,10 +240,10 @@ impl Staged {
     /// Removes the stage of a log whose file [`mend`](Self::mend) has not found, if the file is
     /// gone for good. Returns whether the stage was removed.
     ///
-    /// The file counts as gone for good if the log's records say where the log ends, and if the
-    /// log's folder exists. A database that was opened without the short path removes such a file
-    /// when it no longer needs the log. Without the folder, the file may come back when its file
-    /// system is mounted.
+    /// The file counts as gone for good under two conditions. First, the log's records say where
+    /// the log ends: a database can use such a log without the short path, too, and removes the
+    /// file when it no longer needs the log. Second, the log's folder exists, on the same device as
+    /// before: if the folder is missing, the file may come back when its file system is mounted.
     ///
     /// # Errors
     /// If the stage can't be removed.
@@ -318,7 +318,8 @@ mod tests {
                     for entry in fs::read_dir(folder.path()).expect("the folder exists") {
                         let path = entry.expect("the folder can be read").path();
                         // A lock does not hinder the process that has it, so the test can't see
-                        // the lock. It looks at the contents, which come after the lock.
+                        // the lock. Instead, the test looks at the contents of the file, which are
+                        // written after the file is locked.
                         if fs::metadata(&path).is_ok_and(|metadata| metadata.len() == 0) {
                             cut.push(path);
                         }

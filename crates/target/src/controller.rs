@@ -14,8 +14,8 @@ use crate::limits::{ASYNC_EVENTS_MAX, DISCOVERY_TIME_MAX, IO_QUEUES_MAX, QUEUE_D
 use crate::link::Link;
 use crate::subsystem::ConnectRefusal;
 
-/// The longest time until a controller is ready, as the target tells hosts, in units of 500 ms. In
-/// fact, a controller is ready at once.
+/// The target tells hosts that a controller may need this long to become ready, in units of 500 ms.
+/// In fact, a controller is ready at once.
 pub(crate) const READY_TIME_MAX: u8 = 10;
 
 /// The purpose of a controller.
@@ -51,8 +51,8 @@ struct State {
     status: ControllerStatus,
     features: Features,
     events: VecDeque<u64>,
-    /// Events that were reported to the host, and whose log page the host has not read since. Of
-    /// each kind, there is at most one event.
+    /// Events that were reported to the host. An event stays here until the host reads the log page
+    /// that the event names. There is at most one event of each kind.
     reported: Vec<u64>,
     /// I/O queues that are connected.
     queues: Vec<Queue>,
@@ -166,8 +166,8 @@ impl Controller {
         // The caller has made the drive durable, so a shutdown is complete at once. If the drive
         // could not be made durable, the caller calls `stay_in_shutdown` next.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
-        // The lock is released before `close`, which waits for connections that begin operations.
-        // Such connections need the lock to read the state.
+        // The lock is released before the call of `close`. This call waits for each connection that
+        // is just beginning an operation, and such a connection needs the lock to read the state.
         drop(state);
         close(&ended);
     }

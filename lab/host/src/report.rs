@@ -79,8 +79,8 @@ impl Report {
         self.skips.push(what.to_owned());
     }
 
-    /// Reads a line of output. Adds counts of tests to the summary, and the rest of a line that
-    /// starts with [`SKIP_MARK`].
+    /// Reads a line of output. If the line has counts of tests, adds the counts to the summary. If
+    /// the line starts with [`SKIP_MARK`], adds the rest of the line to the summary.
     pub fn see(&mut self, line: &str) {
         if let Some(what) = line.strip_prefix(SKIP_MARK) {
             self.skip(what.trim_start_matches(':').trim());

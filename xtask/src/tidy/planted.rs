@@ -1,15 +1,15 @@
 //! Planted bugs are bugs that were put into the code on purpose, to see that a test fails. A list
 //! names each bug and its test. This module checks that the list and the code have the same bugs,
-//! because a bug that is not in the list would never be tested. It also checks that the tests that
-//! the list names exist.
+//! because a bug that is not in the list would never be tested. It also checks that each test in
+//! the list exists.
 
 use std::collections::BTreeSet;
 
 use super::{Complaints, File};
 use crate::planted::{LIST, Test, parse};
 
-/// The beginning of each call by which the code asks for a bug. The text is put together from two
-/// parts, so that this file does not contain it.
+/// With this text begins each call that asks whether a planted bug is active. The text is put
+/// together from two parts, so that this file does not contain it.
 const CALL: &str = concat!("is_planted", "(\"");
 
 pub(super) fn check(files: &[File], complaints: &mut Complaints) {

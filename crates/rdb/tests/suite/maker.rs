@@ -1,4 +1,4 @@
-//! Makes files with values of every type, and reads files.
+//! Makes RDB files with values of every type, and reads RDB files.
 
 use slimio_rdb::{
     Attributes, Encoder, Error, Field, FileReader, FileWriter, Item, Key, ListpackWriter, Value,

@@ -40,8 +40,9 @@ pub(super) fn bgsave(engine: &mut Engine, client: &mut Client, args: Args<'_>) {
         return;
     }
     engine.make_way_for_save();
-    // This call makes a running snapshot faster. It is made even if the request is refused below,
-    // because the client can try again only after that snapshot has ended.
+    // If a snapshot is running, this call makes the snapshot faster. The call is right even if the
+    // request is refused below, because the client can try again only after the running snapshot
+    // has ended.
     engine.snapshot_asked_for();
     let is_queued = engine.data.is_in_transaction();
     match engine.begin_snapshot(SnapshotKind::OnDemand) {

@@ -90,8 +90,8 @@ fn under_always_nobody_reads_what_is_not_durable() {
     });
 }
 
-/// A command that runs in steps notes in its first step which writes its reply must wait for. The
-/// reply leaves only some steps later.
+/// Each command here runs in steps, and its first step reads a key whose last write is not durable
+/// yet. The reply leaves only some steps later, and must still wait for that write.
 #[test]
 fn a_reply_made_in_steps_waits_for_what_its_first_step_has_read() {
     const COUNT: usize = 10_000;

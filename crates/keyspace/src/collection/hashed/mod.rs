@@ -1,11 +1,11 @@
 //! Large sets, and large hashes (the type of Redis). Their elements are ordered by the hash values
 //! of the elements' keys.
 //!
-//! An element is a fixed count of strings, of which the first is its key. In a set, an element is
-//! one string, the member. In a hash, an element is a field and its value. In a branch, all hash
-//! values of one child's elements are less than all hash values of the next child's elements.
-//! Elements with equal hash values always stay in one leaf. So if all elements of a leaf have the
-//! same hash value, the leaf grows past its limit.
+//! All elements of a collection have the same number of strings. The first string of an element is
+//! its key. In a set, an element is one string, the member. In a hash, an element is a field and
+//! its value. In a branch, all hash values of one child's elements are less than all hash values of
+//! the next child's elements. Elements with equal hash values always stay in one leaf. So if all
+//! elements of a leaf have the same hash value, the leaf grows past its limit.
 
 mod leaf;
 mod probe;
