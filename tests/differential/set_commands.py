@@ -7,7 +7,7 @@ MEMBERS = ["", "01", "-0", "+1", "1.0", "9223372036854775807", "-922337203685477
 
 
 class DrawSets:
-    """Methods that draw the arguments of set commands. Each has the name of its command."""
+    """A method with the name of a command draws arguments for this command."""
 
     def member(self):
         chance = self.random.random()

@@ -66,7 +66,11 @@ const VERBS: &[Verb] = &[
         "random requests and crashes on simulated disks, for a number of minutes",
         sim::verb,
     ),
-    verb("fuzz", "damage payloads, RDB files and NVMe/TCP messages; --seconds 60", fuzz::verb),
+    verb(
+        "fuzz",
+        "try damaged payloads, RDB files and NVMe/TCP messages, for 60 s or --seconds N",
+        fuzz::verb,
+    ),
     verb("lab", "run tests on a real Linux with NVMe namespaces, in QEMU", slimio_machine::verb),
     verb("bench", "measure stock redis-server and SlimIO in turn, and print ratios", suites::bench),
     verb(

@@ -119,8 +119,8 @@ fn say(text: &str) {
 /// go to standard error.
 fn tool() -> Command {
     let command = Cli::parse().command;
-    // `shortcut` does not ignore the signal for a file that is too large (SIGXFSZ), because the
-    // program that `shortcut run` starts would then ignore this signal, too.
+    // SIGXFSZ is the signal for a file that is too large. `shortcut` does not ignore it: otherwise,
+    // the program that `shortcut run` starts would inherit this, and ignore the signal, too.
     if !matches!(command, Command::Shortcut(_)) {
         slimio_device::ignore_file_size_signal();
     }

@@ -183,7 +183,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Whether a living thread holds the lock of a part. Makes no system call unless a thread waits
+    /// Whether a living thread holds the lock of a part. Makes a system call only if a thread waits
     /// for the lock.
     pub fn is_held(&self, part: usize) -> bool {
         self.try_lock(part).is_none()

@@ -99,9 +99,9 @@ fn every_command_logs_at_most_what_it_asks_for() {
     assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
 }
 
-/// Payloads with absolute times, computed numbers, or expired keys in other databases exceed the
-/// sizes of their requests by the most bytes. They must still fit into the room that the request
-/// asked for.
+/// A payload exceeds its request in size by the most bytes if the payload has absolute times,
+/// computed numbers, or expired keys in other databases. Such a payload must still fit into the
+/// room that the request asked for.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [
@@ -147,8 +147,9 @@ fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     }
 }
 
-/// Many arguments are counted in one pass, few arguments by their indices, and the arguments of a
-/// long request in parts. All three ways must give the same size.
+/// The room for a request is computed in three ways. Many arguments are counted in one pass, few
+/// arguments are counted by their indices, and the arguments of a long request are counted in
+/// parts. All three ways must give the same size.
 #[test]
 fn many_arguments_ask_for_what_their_parts_ask_for() {
     for name in ["mset", "del", "hset", "unlink", "exists"] {

@@ -34,9 +34,9 @@ impl Registered {
 }
 
 impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
-    /// Registers memory with the kernel. For file transfers and commands within this memory, the
-    /// kernel then need not pin pages. A ring can register only one range, which stays registered
-    /// until the ring is dropped.
+    /// Registers memory with the kernel. Then the kernel need not pin pages for reads, writes and
+    /// NVMe commands whose bytes lie in this memory. A ring can register only one range, which
+    /// stays registered until the ring is dropped.
     ///
     /// # Errors
     /// The kernel's error: `ENOMEM` when no more memory may be locked (`ulimit -l`), `EFAULT` for

@@ -36,7 +36,8 @@ pub struct Folder {
 /// A log that has a stage in the folder.
 #[derive(Debug)]
 pub struct Staged {
-    /// Where the log's file was when this stage was first used for the log.
+    /// Where the log's file was when the short path was begun for the log. The file may have been
+    /// renamed since.
     pub path: PathBuf,
     /// Whether a process uses the stage. If no process does, the log needs mending.
     pub is_used: bool,

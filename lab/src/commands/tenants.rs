@@ -64,7 +64,7 @@ struct Run {
     with_trim: bool,
 }
 
-/// The samples of one mix and one policy, with TRIM and without.
+/// The samples of one mix and one collector, with TRIM and without.
 struct Pair {
     with: Vec<Moment>,
     without: Vec<Moment>,

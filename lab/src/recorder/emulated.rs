@@ -1,9 +1,10 @@
 //! A loop device whose requests take as long as those of an emulated SSD, for servers that need a
 //! block device.
 //!
-//! The mapping, collector and clocks are those of `crates/ssd/`. The bytes are in a file, in which
-//! each block is at the offset of its LBA. A request is answered when the NAND of a real drive
-//! would have carried it out. A loop device has no data placement, so this is a conventional drive.
+//! The address mapping, the garbage collector and the clocks are those of `crates/ssd/`. The bytes
+//! are in a file, in which each block is at the offset of its LBA. A request is answered when the
+//! NAND of a real drive would have carried it out. A loop device has no data placement, so this is
+//! a conventional drive.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
-//! Prefetches the entries that requests will look for, because reading the entries of several keys
-//! from memory together takes much less time than reading one entry after the other. If such an
-//! entry is a large collection, prefetches the element that the request names, too.
+//! Prefetches the entries that requests will look for. Several entries that are read from memory
+//! at the same time take much less time than entries that are read one after the other. If an entry
+//! is a large collection, prefetches the element that the request names, too.
 
 use slimio_keyspace::{AHEAD_MAX, DbIndex, ElementAhead};
 use slimio_resp::{Ahead, requests_ahead};

@@ -18,7 +18,7 @@ use slimio_planted::is_planted;
 
 use super::{ACCEPT_RETRY, ConnId, Event, Net, Outgoing, ReceiveBuffer, WatchId};
 
-/// Largest number of bytes read from one connection before it is the next connection's turn.
+/// Largest number of bytes read from one connection before another connection is read.
 const RECEIVE_SIZE: usize = 64 << 10;
 /// Largest number of readiness events taken from the kernel at once.
 const READY_MAX: usize = 512;
