@@ -15,7 +15,7 @@ pub struct SimDevice {
     disk: SimDisk,
     space: usize,
     flying: Vec<Operation>,
-    /// How many polls remain until kicked operations are handed to the disk.
+    /// Operations are handed to the disk only after this many more polls or waits with a timeout.
     untaken_polls: u32,
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::{Complaints, File};
 use crate::planted::{LIST, Test, parse};
 
-/// With this text begins each call that asks whether a planted bug is active. The text is put
+/// Each call that asks whether a planted bug is active begins with this text. The text is put
 /// together from two parts, so that this file does not contain it.
 const CALL: &str = concat!("is_planted", "(\"");
 

@@ -45,7 +45,7 @@ pub struct EpollNet {
     made: VecDeque<Made>,
     scratch: Vec<u8>,
     accept_retry_at: Option<Instant>,
-    /// Number of tries to accept in this turn.
+    /// How often this turn has tried to accept a connection.
     accepted: usize,
     /// The error, if waiting for events has failed.
     broken: Option<Errno>,

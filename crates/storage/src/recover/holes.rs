@@ -2,8 +2,8 @@
 //!
 //! `cp --sparse=always` and similar tools turn blocks that hold zeros into holes. A hole reads as
 //! zeros, too, but the first write to it changes metadata of the file system, and fails if the file
-//! system has become full. So recovery fills the holes before anything depends on them: those in
-//! the copies of the superblock, and those in the log from the place where the log goes on.
+//! system has become full. So recovery fills some holes before anything is written to them: the
+//! holes in the copies of the superblock, and those in the log after the place where it goes on.
 //!
 //! Filling holes does not change what is read. So if the filling is interrupted anywhere, the next
 //! start reads the same data. If there is too little space, the filled holes become holes again,
