@@ -16,7 +16,7 @@ use crate::clients;
 const BY_HAND: &str = "install the packages redis-server, redis-tools, strace and python3-redis \
     (Debian, Ubuntu), or Redis 7.0, strace and `pip install redis` for python3";
 
-/// `cargo x setup [--long]`: with the flag, setup also installs what the lab's longer form needs.
+/// `cargo x setup [--long]`. With the flag, setup also installs what `cargo x lab --long` needs.
 pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
     let kernels = match args {
         [] => &[Kernel::Cloud][..],
@@ -87,7 +87,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
 ];
 
-/// Programs that make file systems, or copy files, each with the Debian package that contains it.
+/// Programs that the tests on file systems use, each with the Debian package that contains it.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("losetup", "mount"),

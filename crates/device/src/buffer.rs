@@ -146,8 +146,8 @@ impl Buffer {
         }
     }
 
-    /// All faults so far in the mapping that this buffer is a piece of, including faults of the
-    /// last store. Private memory has no faults.
+    /// All faults so far in the mapping that this buffer is a piece of. A fault counts as soon as
+    /// the store that caused it is over. Private memory has no faults.
     pub fn faults(&self) -> Faults {
         match &self.owner {
             Owner::Heap | Owner::Pages | Owner::Pooled { .. } => Faults::default(),

@@ -125,7 +125,8 @@ pub enum ValueType {
     Hash,
     /// 5: as type 3, but each score is eight bytes.
     SortedSet2,
-    /// 6: a module's value in the form of a release candidate. The end of the value can't be found.
+    /// 6: a module's value, in a form that only release candidates wrote. The end of the value
+    /// can't be found.
     ModulePreGa,
     /// 7: a module's value, in marked pieces that can be skipped.
     Module2,
@@ -155,7 +156,7 @@ pub enum ValueType {
     SetListpack,
     /// 21: a stream that states when each consumer was last active.
     Stream3,
-    /// 22 in Redis: a hash whose fields expire, in the form of a release candidate.
+    /// 22 in Redis: a hash whose fields expire, in a form that only release candidates wrote.
     HashExpiryPreGa,
     /// 23: like type 22 of Redis, but packed in a listpack.
     HashListpackExpiryPreGa,
@@ -272,8 +273,8 @@ pub mod opcode {
     pub const SLOT_INFO: u8 = 244;
     /// The source of a library of functions, as a string.
     pub const FUNCTION: u8 = 245;
-    /// A library of functions in the form of a release candidate. No server reads this form any
-    /// more.
+    /// A library of functions, in a form that only release candidates wrote. No server reads this
+    /// form any more.
     pub const FUNCTION_PRE_GA: u8 = 246;
     /// A module's data that is not the value of a key.
     pub const MODULE_AUX: u8 = 247;
@@ -283,7 +284,7 @@ pub mod opcode {
     pub const FREQ: u8 = 249;
     /// A note about the file (an auxiliary field): two strings.
     pub const AUX: u8 = 250;
-    /// How many keys this database has, and how many of them expire: two lengths.
+    /// How many keys the selected database has, and how many of them expire: two lengths.
     pub const RESIZE_DB: u8 = 251;
     /// When the next key expires: Unix milliseconds in eight bytes, little-endian.
     pub const EXPIRE_AT_MS: u8 = 252;

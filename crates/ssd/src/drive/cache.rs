@@ -22,7 +22,7 @@ impl Cache {
     }
 
     /// Takes blocks that will be on the media at `written`. Returns the time at which the cache has
-    /// room for them.
+    /// room for them. If they never fit, returns `written`.
     pub(super) fn take(&mut self, lbas: u64, now: Duration, written: Duration) -> Duration {
         self.empty_at = self.empty_at.max(written);
         if lbas > self.lbas_max {
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(
             cache.take(3, micros(2), micros(700)),
             micros(2),
-            "the first blocks have left room"
+            "the first blocks are no longer in the cache"
         );
         assert_eq!(cache.take(9, micros(3), micros(900)), micros(900), "nine blocks never fit");
         assert_eq!(cache.empty_at(), micros(900));

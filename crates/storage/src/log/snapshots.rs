@@ -292,7 +292,8 @@ impl Log {
         self.snapshots.is_log_wanted = true;
     }
 
-    /// The LSN at which the log is to end, if the keeper's job to end it is due.
+    /// The LSN at which the log is to end, if the log is durable up to there. Then the keeper can end
+    /// the log.
     pub(super) fn end_due(&self) -> Option<Lsn> {
         self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
@@ -339,9 +340,9 @@ impl Log {
     pub(super) fn adopted(&mut self, adoption: &Adoption) {
         if let Some(start) = adoption.start {
             self.segments.released(start);
-            // A release was to start the log at `release_to`, where the data set was empty. But the
-            // adopted snapshot may have the same LSN, and may hold data that was written while the
-            // log was off. So the release must not happen any more.
+            // The log may have been asked to start at `release_to`, where the data set was empty.
+            // But the adopted snapshot may have the same LSN, and may hold data that was written
+            // while the log was off. So the log must no longer start there without a snapshot.
             if self.release_to <= start.lsn && !is_planted("release-drops-new-root") {
                 self.release_to = Lsn(0);
             }
