@@ -31,7 +31,7 @@ use crate::{LogFile, Stage};
 const PATIENCE: Duration = Duration::from_millis(20);
 const PATIENCE_WITH_GUARD: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The keeper's side of its guard. When this value is dropped, the guard ends.
+/// The guard, as its keeper sees it. When this value is dropped, the guard ends.
 pub(crate) struct Guard {
     socket: OwnedFd,
 }

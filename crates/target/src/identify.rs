@@ -153,7 +153,7 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
     identify::Controller {
         sn: Ascii::new(&serial),
         rab: 6,
-        // Several hosts may have controllers.
+        // The subsystem can have several controllers.
         cmic: 1 << 1,
         oaes: slimio_nvme::feature::event::MASK_NAMESPACE,
         ctratt: basics.ctratt | ctratt::ENDURANCE_GROUPS | placement,
@@ -177,7 +177,7 @@ fn io_controller(subsystem: &Subsystem, controller: &Controller) -> identify::Co
             | oncs::WRITE_ZEROES
             | oncs::FEATURE_SELECT
             | oncs::TIMESTAMP,
-        // Bits 1 and 2: one flush command may flush all namespaces. Bit 0 says whether the drive
+        // Bits 1 and 2: one flush command can flush all namespaces. Bit 0 says whether the drive
         // has a volatile cache.
         vwc: 0b110 | u8::from(subsystem.has_cache),
         subnqn: Name::new(subsystem.nqn())

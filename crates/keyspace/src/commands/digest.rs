@@ -14,7 +14,7 @@ use crate::value::{StringRef, Value, ValueRef};
 
 const SUM_SIZE: usize = 20;
 
-/// Bytes of strings after which a step ends.
+/// A step ends after this many bytes of strings.
 const STEP_SIZE: usize = 128 << 10;
 
 /// The fixed cost of a string, as the count of bytes that could be summed in the same time.
@@ -193,7 +193,7 @@ struct DataSum {
     db: u16,
     position: Position,
     sum: Sum,
-    /// Values of the last bucket.
+    /// The values that still have to be summed up, from the bucket that was taken last.
     waiting: Vec<Summing>,
 }
 

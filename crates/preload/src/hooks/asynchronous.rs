@@ -1,6 +1,7 @@
 //! Asynchronous reading and writing (aio(7)). libc serves these calls in threads of its own, which
-//! call the kernel directly. So before such a call, this library leaves the file to the kernel: the
-//! file no longer takes the short path.
+//! call the kernel directly. So before such a call, this library gives a log back for good. A file
+//! that is written in whole blocks is not given back. Instead, from then on, each of its syncs calls
+//! the kernel.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -12,7 +13,8 @@ use crate::next::hooks;
 use crate::open_logs::give_up;
 use crate::whole_files::owe_for_good;
 
-/// Leaves the file of an asynchronous call to the kernel.
+/// If the file of an asynchronous call is a log, gives it back for good. If the file is written in
+/// whole blocks, notes a debt for good.
 ///
 /// # Safety
 /// `control` is null or points to an `aiocb` that can be read.

@@ -21,8 +21,8 @@ pub(crate) const BACK_ENDS: [&str; 2] = ["uring", "plain"];
 /// How often [`until`] polls.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// The longest time that a test waits for anything. It is 20 s, unless `cargo x planted` sets
-/// another value, because with planted bugs most tests time out.
+/// The longest time that a test waits for anything. Usually, it is 20 s. `cargo x planted` sets a
+/// shorter time, because with planted bugs most tests time out.
 pub(crate) fn patience() -> Duration {
     let seconds = std::env::var("SLIMIO_PATIENCE_SECONDS");
     Duration::from_secs(

@@ -101,7 +101,8 @@ pub(super) enum OpKind {
 /// Memory that a path reuses, so that an operation allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Indexes of the blocks of the present read that hold nothing.
+    /// The blocks that hold nothing, among those of the present read. They are counted from the
+    /// read's first block.
     empty: Vec<u32>,
 }
 
@@ -271,8 +272,8 @@ impl Core {
         }
         self.take_from_memory(range)?;
         self.make_ready(1)?;
-        // After a crash, the journal may have the write although its bytes never arrived. The
-        // blocks must then not have old bytes.
+        // After a crash, the journal may have the write although the write's bytes never arrived.
+        // Then a read of the blocks must not find older bytes.
         if !is_planted("reused-keep-bytes") {
             self.give_back_within(&(lba..lba + lbas))?;
         }
