@@ -1,8 +1,8 @@
 //! What a drive is made of: channels, dies, erase blocks, NAND pages, reclaim units.
 //!
 //! ```text
-//! channel 0   die 0: | block 0 | block 1 | ...       a reclaim unit: block b of its dies,
-//!             die 8: | block 0 | block 1 | ...       filled page by page across channels first
+//! channel 0   die 0: | block 0 | block 1 | ...       a reclaim unit: a block of each of its dies.
+//!             die 8: | block 0 | block 1 | ...       Its pages go to these dies in turn.
 //! channel 1   die 1: ...
 //! ```
 

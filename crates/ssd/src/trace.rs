@@ -17,7 +17,7 @@
 //! is a tag followed by numbers. The tag is the kind of the event plus eight times its stream. A
 //! number takes one byte for each seven of its bits. The first number is the time since the
 //! previous event, in nanoseconds. If the event has a range, two numbers follow, both in sectors of
-//! 512 bytes: the start of the range, relative to the end of the stream's last range, and the
+//! 512 bytes: the start of the range, relative to the end of the stream's previous range, and the
 //! length of the range. If the event is a mark, the next number is the size of the mark's text, and
 //! the text follows. A trace without an end block was not finished, and nobody knows how many
 //! events are missing. So a reader first returns all events of whole blocks, and then reports an

@@ -298,8 +298,8 @@ impl Generator {
         }
     }
 
-    /// A field of a hash: mostly one of eight names. One of 300 other names is less frequent; such
-    /// names make a hash large.
+    /// A field of a hash: mostly one of eight names, less often one of 300 other names. So some
+    /// hashes become large.
     fn field(&mut self) -> Vec<u8> {
         match self.rng.usize(..60) {
             0 => self.value(),

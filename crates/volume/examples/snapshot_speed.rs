@@ -19,8 +19,8 @@ use slimio_storage::{
     recover,
 };
 
-/// Number of rounds. A path is a way to the device, with its own options. In each round, every kind
-/// of path writes once.
+/// Number of rounds. A path is a way to the device, with its own options. Each round measures one
+/// snapshot with every kind of path.
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.
@@ -155,8 +155,8 @@ fn measure(place: &Path, mib: usize) -> Result<(), Error> {
         for how in ["reserved", "written before"] {
             let (whole, flush) = write(&mut volume, &payload, mib, writer)?;
             println!(
-                "{write_kib:>5} KiB x {in_flight}, blocks {how:<14}: {:>6.0} MB/s ({:.2} s; the \
-                 snapshot's end and the flush took {:.2} s of these)",
+                "{write_kib:>5} KiB x {in_flight}, blocks {how:<14}: {:>6.0} MB/s ({:.2} s, of \
+                 which the snapshot's end and the flush took {:.2} s)",
                 mib as f64 * 1.048_576 / whole.as_secs_f64(),
                 whole.as_secs_f64(),
                 flush.as_secs_f64()

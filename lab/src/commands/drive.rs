@@ -37,7 +37,8 @@ pub struct Drive {
 /// Runs the measurements, and returns the text to print.
 ///
 /// # Errors
-/// When the drive can't be served, a command fails, or the write amplification differs.
+/// When the drive can't be served, a command fails, or the write amplification over NVMe/TCP is not
+/// the same as in this process. When a drive's counters are lower after a kill than before.
 pub fn run(args: &Drive) -> Result<String> {
     let missing =
         || BenchError::Usage("slimio is not installed; give its path with --slimio".into());

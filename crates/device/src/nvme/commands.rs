@@ -162,7 +162,7 @@ pub(super) mod tests {
         assert_eq!(
             stable,
             wire::write(3, 7, 1, None, false),
-            "without a volatile cache, the write does not ask to bypass it"
+            "a device without a volatile cache needs no FUA bit"
         );
     }
 

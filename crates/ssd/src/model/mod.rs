@@ -51,8 +51,9 @@ pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trims {
     /// Trims of pages that are drawn from all logical pages. Some of these pages hold nothing, so
-    /// some trims have no effect. The term `(1 + D) / (U Np)` of the CXL flash model has this
-    /// meaning: writes and trims hit every page equally often.
+    /// some trims have no effect. The CXL flash model counts trims in this way: for `D` trims per
+    /// write and `U Np` logical pages, it has the term `(1 + D) / (U Np)`, because writes and trims
+    /// hit every page equally often.
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
@@ -145,12 +146,12 @@ fn check_alpha(alpha: f64) -> Result<(), ModelError> {
 /// Why a formula can't be evaluated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ModelError {
-    /// There is no spare space, or nothing but spare space.
+    /// The spare factor is below [`SPARE_MIN`], or is not below 1.
     Spare {
         /// The spare factor.
         spare: f64,
     },
-    /// There are at most as many NAND pages as logical pages, or infinitely many.
+    /// Alpha is below [`ALPHA_MIN`], or is not a finite number.
     Alpha {
         /// NAND pages over logical pages.
         alpha: f64,

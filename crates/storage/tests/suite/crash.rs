@@ -1,6 +1,7 @@
 //! Cuts power or kills the process at every operation, and checks states of the disk that the power
-//! cut or the kill can leave. Then a second life begins: the volume is opened again, and the same
-//! payloads are written again. The second life also ends in a power cut or a kill.
+//! cut or the kill can leave. On some of these states, a second life begins: the volume is opened
+//! again, and the next records are written. If the first life lost records, these are written again
+//! with the same payloads. The second life also ends in a power cut or a kill.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::{Kind, SMALL};

@@ -81,7 +81,7 @@ pub(super) fn text_of(command: &mut Command) -> Result<String> {
 
 fn words_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    // Arguments of several lines are left out, because such an argument is a whole script.
+    // An argument that contains a line feed is left out, because it is a whole script.
     let words = words.map(|word| word.to_string_lossy()).filter(|word| !word.contains('\n'));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -151,7 +151,8 @@ impl Running {
         Ok(())
     }
 
-    /// The output of the server. If `slimio shortcut run` runs the server, its output is included.
+    /// The output of the server. If `slimio shortcut run` runs the server, the output of `slimio
+    /// shortcut run` is included.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -52,7 +52,7 @@ impl PositionalTree {
         self.leaves().flat_map(|leaf| leaf.elements(0..leaf.len())).map(|element| [element])
     }
 
-    /// The elements from `index` on that are in the same leaf.
+    /// The element at `index`, and all elements after it in its leaf.
     pub(crate) fn elements_of_leaf(&self, index: usize) -> impl Iterator<Item = [Element<'_>; 1]> {
         let (first, leaf) = self.leaf_at(index);
         leaf.elements((index - first).min(leaf.len())..leaf.len()).map(|element| [element])
