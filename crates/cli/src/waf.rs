@@ -13,7 +13,7 @@ use slimio_ssd::workload::Size;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "A checkout of SlimIO has commands that draw pictures: cargo x waf validate, tenants, map."
+    after_help = "A checkout of SlimIO has commands that draw pictures: cargo x waf with validate, tenants or map."
 )]
 pub(crate) struct Waf {
     #[command(flatten)]

@@ -1,5 +1,6 @@
-//! Gives random bytes to every decoder. No decoder panics. A decoded head never says something
-//! impossible about its PDU. If a value is encoded and then decoded, the result equals the value.
+//! Gives random bytes to every decoder, and checks three things. The decoder does not panic. What a
+//! decoded head says about its PDU is possible. If a value is encoded and then decoded, the result
+//! equals the value.
 
 use fastrand::Rng;
 use slimio_nvme::command::{DsmRange, WriteFlags};

@@ -8,20 +8,21 @@
 //! | magic | version | text length | device bytes | checksum | text | block | block | ... | end |
 //! |  8 B  |   4 B   |     4 B     |     8 B      |   8 B    |
 //!
-//! block: | length of the payload, 4 B | events, 4 B | checksum, 8 B | payload |
-//! end:   a block whose length and events are written as zero, although it has a payload of 8 B:
-//!        the count of all events in the trace
+//! block: | length of the payload, 4 B | count of events, 4 B | checksum, 8 B | payload |
+//! end:   a block in which both the length and the count of events are written as zero. Its payload
+//!        has 8 B nevertheless: the count of all events in the trace
 //! ```
 //!
 //! The text says how the trace was made, in lines of the form `name: value`. In a payload, an event
-//! is a tag followed by numbers. The tag is the kind of the event plus eight times its stream. A
-//! number takes one byte for each seven of its bits. The first number is the time since the
-//! previous event, in nanoseconds. If the event has a range, two numbers follow, both in sectors of
-//! 512 bytes: the start of the range, relative to the end of the stream's previous range, and the
-//! length of the range. If the event is a mark, the next number is the size of the mark's text, and
-//! the text follows. A trace without an end block was not finished, and nobody knows how many
-//! events are missing. So a reader first returns all events of whole blocks, and then reports an
-//! error.
+//! is a tag followed by numbers. The tag is the kind of the event, plus eight times the number of
+//! the event's stream. A number takes one byte for each seven of its bits. The first number is the
+//! time since the previous event, in nanoseconds. If the event has a range, two numbers follow,
+//! both in sectors of 512 bytes: the start of the range, relative to the end of the stream's
+//! previous range, and the length of the range. If the event is a mark, the next number is the size
+//! of the mark's text, and the text follows.
+//!
+//! A trace without an end block was not finished, and nobody knows how many events are missing. So
+//! a reader first returns all events of whole blocks, and then reports an error.
 
 mod reader;
 mod tape;

@@ -75,7 +75,7 @@ struct Summing {
     expires: bool,
     /// The next piece of a large string, or the next element of a collection.
     next: usize,
-    /// The hash of the pieces of a large string read so far.
+    /// For a large string, the hash of those pieces that were read so far.
     hasher: Sha1,
     sum: Sum,
 }

@@ -294,8 +294,8 @@ fn large_elements_are_read_and_popped_in_steps() {
     }
 }
 
-/// The weight of an `LMPOP` is the number of elements that it may remove, or 0 if that is only one
-/// element. Before the command runs, nobody knows from which of its lists it will pop. So the
+/// The weight of an `LMPOP` is the number of elements that it may remove, or 0 if its count is 1
+/// (the default). Before the command runs, nobody knows from which of its lists it will pop. So the
 /// longest list decides the weight.
 #[test]
 fn a_pop_from_several_lists_weighs_the_longest() {

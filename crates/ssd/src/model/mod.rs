@@ -166,7 +166,7 @@ pub enum ModelError {
         /// Trims per write.
         ratio: f64,
     },
-    /// The share is not above 0, or it is above 1.
+    /// The share is 0 or less, above 1, or not a number.
     LiveShare {
         /// Live pages over logical pages.
         live_share: f64,

@@ -45,7 +45,7 @@ pub enum SnapshotEvent {
 pub(super) struct SnapshotStage {
     /// The snapshots in the superblock in force.
     known: Snapshots,
-    /// Number of the last snapshot begun.
+    /// The number of the snapshot that was begun last.
     number: u64,
     running: Option<SnapshotPlan>,
     finished: Option<SlotSummary>,
