@@ -1,4 +1,4 @@
-//! Memory that commands no longer use, but that takes too long to free at once.
+//! Memory that commands no longer use. It is freed later, because freeing it takes long.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ impl Garbage {
             && self.abandoned.is_empty()
     }
 
-    /// Count of values and databases to free.
+    /// Count of values, databases, and large strings of collections to free.
     pub fn len(&self) -> usize {
         self.values.len() + self.tables.len() + self.elements.len()
     }

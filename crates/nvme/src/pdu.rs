@@ -38,8 +38,8 @@ pub const DIGEST_SIZE: usize = 4;
 pub const TERM_DATA_SIZE_MAX: usize = 128;
 /// The lowest value that MAXH2CDATA may have, in bytes.
 pub const MAXH2CDATA_MIN: u32 = 4096;
-/// The highest alignment of data that either side may ask for, in bytes. HPDA and CPDA are at most
-/// 31, and stand for (value + 1) dwords.
+/// The highest alignment of data that either side may ask for, in bytes. A side asks with a field of
+/// ICReq (HPDA) or ICResp (CPDA). The field is at most 31, and stands for (value + 1) dwords.
 pub const ALIGNMENT_MAX: usize = 128;
 
 /// The kind of a PDU. Source: TCP transport 1.1, figure 14.
@@ -131,12 +131,12 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Encodes the digests for ICReq and ICResp.
+    /// The bits that name these digests in an ICReq or ICResp.
     pub const fn bits(self) -> u8 {
         self.header as u8 | (self.data as u8) << 1
     }
 
-    /// Decodes the digests of an ICReq or ICResp. `None` if a reserved bit is set.
+    /// The digests that the bits of an ICReq or ICResp name. `None` if a reserved bit is set.
     pub const fn of_bits(bits: u8) -> Option<Self> {
         if bits & !3 == 0 {
             Some(Self { header: bits & 1 != 0, data: bits & 2 != 0 })

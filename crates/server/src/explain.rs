@@ -34,7 +34,7 @@ pub fn explain(error: &Error) -> String {
         Error::OtherSize { .. } => "restore the size that the device had",
         Error::OtherDevice { .. } => {
             "find the volume's device (names such as nvme0n1 may change), or, if this device holds \
-             an intended copy, start the server (or run slimio rollback) once with \
+             a copy that you want to use, start the server (or run slimio rollback) once with \
              --volume-identity accept"
         }
         Error::SuperblocksDamaged { .. } => "restore the volume from a backup",
@@ -154,6 +154,6 @@ mod tests {
         assert!(said.starts_with("cannot watch signals: Too many open files"), "{said}");
         assert!(said.contains("LimitNOFILE"), "{said}");
         let said = explain_system("watch signals", &Errno::IO.into());
-        assert!(!said.contains(';'), "the message has no remedy: {said}");
+        assert!(!said.contains(';'), "no remedy is known, but the message has one: {said}");
     }
 }

@@ -74,11 +74,11 @@ pub(crate) struct Placements {
     sent: Arc<[AtomicU64; LIFETIMES]>,
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
-    /// Whether the path below is a recorder. Writes to a recorder name lifetimes, and the recorder
-    /// replaces the lifetimes with placements.
+    /// Whether the path below is a recorder. If so, the placement field of each write has the number
+    /// of a lifetime, which the recorder replaces with a placement.
     is_recorded: bool,
     /// The device's FDP account. When a snapshot begins, its thread asks the account how full the
-    /// handle's reclaim unit is.
+    /// reclaim unit of the snapshot's handle is.
     account: Option<Arc<dyn FdpAccount>>,
 }
 
@@ -123,8 +123,8 @@ impl Placements {
         Self { is_snapshot: matches!(area, Area::Snapshot(_)), ..self.clone() }
     }
 
-    /// The same placements, for paths over a recorder. Writes to a recorder name lifetimes, and the
-    /// recorder replaces the lifetimes with placements.
+    /// The same placements, for paths over a recorder. The placement field of each write to a
+    /// recorder has the number of a lifetime, which the recorder replaces with a placement.
     pub(crate) fn of_recorded(self) -> Self {
         Self { is_recorded: true, ..self }
     }

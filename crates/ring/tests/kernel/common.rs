@@ -10,7 +10,8 @@ use slimio_ring::{Completion, Fd, Features, Polling, Ring, Setup};
 /// A test fails if it has waited this long for an event that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a test with each relevant set of features. The test makes the rings.
+/// Runs a test once for each setup: with all features that the kernel has, without some or all of
+/// them, and with a kernel thread that takes submissions. The test itself makes its rings.
 pub(crate) fn with_each_setup(mut test: impl FnMut(Setup)) {
     if let Err(refused) = slimio_ring::probe() {
         eprintln!("SKIPPED: {refused}");
@@ -32,15 +33,15 @@ pub(crate) fn ring<T: Copy>(setup: Setup) -> Ring<T> {
     Ring::new(setup).expect("the probe was successful")
 }
 
-/// A connection. The ring has adopted the end `Fd`.
+/// The two ends of a connection. The ring has adopted the first end.
 pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets can be made");
     far.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     (ring.adopt(OwnedFd::from(near)), far)
 }
 
-/// Waits for `count` completions. A wait may end without a completion, when only a part of an
-/// operation has ended.
+/// Waits until at least `count` completions have arrived. The ring is asked again and again, because
+/// it may stop waiting without a completion when only a part of an operation has ended.
 pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();
