@@ -226,7 +226,7 @@ fn extents_as_text(extents: &ExtentMap) -> String {
     let (areas, free) = extents.counts();
     let areas = areas.map(|(area, count)| format!("{} {count}", area.name()));
     let (all, lbas) = (extents.owners.len(), extents.extent_lbas);
-    format!("{all} of {lbas} blocks: {}, free {free}", areas.join(", "))
+    format!("{all}, each of {lbas} blocks: {}, free {free}", areas.join(", "))
 }
 
 fn extents_as_json(extents: &ExtentMap) -> String {

@@ -1,4 +1,4 @@
-//! How the tools find a drive that is being served, and ask for its counts.
+//! How the tools find a drive that is being served, and ask it for its counters.
 //!
 //! A drive listens on an abstract Unix socket: the socket has no file, so a killed process leaves
 //! nothing behind. The socket's name is made from the drive's name. A client sends one word. For

@@ -1,7 +1,8 @@
 //! Tests of the short path with two databases: SQLite, which reads and overwrites its log, and
 //! RocksDB, which finds its log's end in the log itself. The tests kill the program, its keeper
-//! (the process of `run`), and the keeper's guard (a child of the keeper, which gives the log back
-//! to the kernel if only the keeper is killed). `kills` explains this.
+//! (the process of `run`), and the keeper's guard. The guard is a child of the keeper. If only the
+//! keeper is killed, the guard gives the log back to the kernel. The module `kills` says more about
+//! these processes.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -88,8 +89,8 @@ fn check_kills(name: &'static str) {
         run.wait().unwrap();
         wait_for("end of the program", || rustix::process::test_kill_process(program).is_err());
         acknowledged = last.parse().unwrap();
-        // In every other round, the stock program reads the log before the next `run` mends the
-        // log. Acknowledged records must be in the file already.
+        // In every second round, the stock program reads the log before the next `run` mends the
+        // log. So the acknowledged records must be in the log's file already.
         if round % 2 == 0 {
             let found = database.count();
             assert!(

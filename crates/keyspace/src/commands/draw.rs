@@ -71,7 +71,7 @@ impl Steps for RandomElements {
                 wanted.reply(element, out);
                 out.len() - start < STEP_SIZE_MAX
             });
-            // Sealing `out` now saves the last step from copying all replies.
+            // The last step appends `out` to the reply. It need not copy bytes that are sealed.
             out.seal();
             if context.mode.yields() && draw.left > 0 {
                 return Outcome::Yield(self);
@@ -111,8 +111,8 @@ enum Choice {
     Repeated,
     /// One by one, without repetitions.
     Sparse { drawn: BTreeSet<usize> },
-    /// In one walk over all elements, each of which is chosen with a probability of
-    /// `left / unseen`.
+    /// In one walk over all elements. Each element is chosen with a probability of `left` divided
+    /// by the number of elements from this element on.
     Dense { index: usize },
 }
 

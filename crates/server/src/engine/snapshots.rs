@@ -22,8 +22,8 @@ use crate::snapshot::{
 const STEP_TIME_MAX: Duration = Duration::from_micros(200);
 /// Time that a snapshot may take in every turn, even if there is other work.
 const STEP_TIME_MIN: Duration = Duration::from_micros(30);
-/// In a turn with other work, a snapshot may take the time of the other work divided by this
-/// number.
+/// In a turn with other work, the time that this work has taken is divided by this number. The
+/// result, within the two limits above, is the time that a snapshot may take.
 const STEP_SHARE: u32 = 8;
 /// Limit of the part of the data set that is taken between two readings of the clock.
 const STEP_BUDGET: CaptureBudget = CaptureBudget { size: 64 << 10, entries: 512 };
@@ -273,9 +273,10 @@ impl Engine {
     fn take_answers(&mut self) {
         let plan = self.gate.wal.as_ref().and_then(|wal| wal.log().running_snapshot());
         let is_fuzzy = plan.is_some_and(|plan| plan.is_fuzzy);
-        // A fuzzy snapshot lacks changes that the log after it has. It is adopted only after the
-        // long request has ended. Until then, the snapshot may lack a value that the request has
-        // overwritten, while the log does not have the request's record yet.
+        // A fuzzy snapshot may lack a value that was overwritten while the snapshot was taken. It
+        // relies on the log for the new value. But a long request (one that runs in steps)
+        // overwrites values before the log has its record. So a fuzzy snapshot is not adopted
+        // before the long request has ended.
         if is_fuzzy && self.data.is_long_writing() && !is_planted("adopted-within-long") {
             return;
         }

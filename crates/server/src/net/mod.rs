@@ -90,9 +90,9 @@ pub trait Net {
     /// When the kernel refuses to watch the descriptor.
     fn watch(&mut self, fd: BorrowedFd<'_>, id: WatchId) -> Result<(), Errno>;
 
-    /// Like [`watch`](Self::watch), but each [`expect`](Self::expect) guarantees only one
-    /// [`Event::Ready`]. A back end may thus leave out events that are not expected. An event that
-    /// is left out does not end a wait. Each id belongs to at most one descriptor.
+    /// Like [`watch`](Self::watch), but the caller must ask for each [`Event::Ready`] with
+    /// [`expect`](Self::expect). A back end may leave out an event that nobody asked for. An event
+    /// that is left out does not end a wait. Each id belongs to at most one descriptor.
     ///
     /// # Errors
     /// When the kernel refuses to watch the descriptor.
