@@ -23,7 +23,7 @@ const WILD_MAX: usize = 4096;
 /// text.
 #[derive(Debug)]
 pub struct Glob {
-    /// What the text must start with. If the pattern has no star, this is the whole text.
+    /// What the text must start with. If the pattern has no star, the whole text must match this.
     head: Stretch,
     /// The stretches between stars. They are searched for one after the other.
     middle: Vec<Search>,
@@ -46,8 +46,8 @@ impl fmt::Display for PatternTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pattern is too long: it may have {SIZE_MAX} bytes, and those of its parts between \
-             stars that contain ? or a class may have {WILD_MAX} characters in all"
+            "the pattern is too long: at most {SIZE_MAX} bytes are allowed, and at most {WILD_MAX} \
+             characters between stars (counting only parts with ? or a class)"
         )
     }
 }

@@ -11,12 +11,12 @@
 //!
 //! * *staged*: a header, and the bytes of the log from a block's start to the place where the next
 //!   byte is expected. This place is the end of the log, unless the program overwrites earlier
-//!   bytes. The last block is filled up with the bytes that the file has there, which are zeros
-//!   after the end of the log. After that block, the memory may hold anything.
+//!   bytes. The last block is filled up with the bytes that the file has there. (After the end of
+//!   the log, these are zeros.) After that block, the memory may hold anything.
 //! * *writing*: only the process that holds this part's lock writes to the file. The part has room
 //!   for a copy of the bytes that are being written, so that others can append meanwhile.
-//! * *keeper*: only the lock of this part is used. The keeper, the process that looks after the
-//!   log, holds the lock until the keeper ends.
+//! * *keeper*: only the lock of this part is used. The keeper is the process that looks after the
+//!   log. One of its threads holds the lock until this thread ends.
 //!
 //! `staged.rs` describes the header.
 
@@ -133,8 +133,8 @@ impl Stage {
         self.lock(WRITING)
     }
 
-    /// Takes the right to write. If somebody else holds the right, returns `None`, but only after
-    /// that holder has given it up, or some time has passed. The caller then tries again.
+    /// Takes the right to write. If somebody else holds the right, waits until that holder gives it
+    /// up or some time has passed, and then returns `None`. The caller then tries again.
     pub(crate) fn writing_or_wait(&self) -> Option<Part<'_>> {
         self.memory.lock_or_wait(WRITING)
     }

@@ -1,5 +1,5 @@
-//! Measures how long a drive takes to open after its process was killed. The journal is then as
-//! long as it can get.
+//! Measures how long a drive takes to open after its process was killed. The process is killed when
+//! the journal is almost as long as it can get.
 //!
 //! `restart FOLDER [SIZE]` makes a drive in the folder. The size is 2G if none is given. A child
 //! process fills the drive and overwrites it at random, and then is killed. The drive is removed at

@@ -136,7 +136,7 @@ fn cost_of(pattern: Option<&Glob>, key: &[u8]) -> usize {
     pattern.map_or(key.len(), |pattern| pattern.cost(key.len()))
 }
 
-/// Options of `SCAN` and `HSCAN`.
+/// Options of `SCAN`, `HSCAN` and `SSCAN`.
 pub(crate) struct ScanOptions {
     pub(crate) count: usize,
     pattern: Option<Glob>,

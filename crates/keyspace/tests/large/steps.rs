@@ -1,4 +1,4 @@
-//! Runs commands that resume later, one step after another.
+//! Runs commands that take several steps, one step at a time.
 
 use slimio_keyspace::{Context, DataFn, DbIndex, Effects, Mode, Outcome, Steps, command_table};
 use slimio_resp::{OwnedRequest, ReplyBuf};

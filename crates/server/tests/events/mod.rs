@@ -1,6 +1,6 @@
 //! The events of changes: their names, their order, the client that asked for the change, and the
-//! LSN of the change's record. The server tells each event to a listener, a function that it was
-//! given when it was launched.
+//! LSN of the change's record. Whoever launches a server can pass it a listener: a function to which
+//! the server tells each event.
 
 mod images;
 mod stock;
@@ -215,7 +215,8 @@ fn events_need_no_log() {
     });
 }
 
-/// A change with several events, such as a `SETEX`, counts as one change.
+/// A change with several events, such as a `SETEX`, counts as one change. A `RENAME` changes two
+/// keys, so it counts as two.
 #[test]
 fn only_changes_are_counted() {
     hearing("", |server, ear| {

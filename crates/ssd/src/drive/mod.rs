@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  path ── op ──► core: mapping, collector, clocks ──► when it completes
-//!     └─── bytes ──► data: a file, block by block where the host put them
+//!     └─── bytes ──► data: a file, with each block at its logical address
 //! ```
 //!
 //! The file holds each logical block at its logical address, so nothing in the file moves when the
