@@ -38,8 +38,8 @@ pub const DIGEST_SIZE: usize = 4;
 pub const TERM_DATA_SIZE_MAX: usize = 128;
 /// The lowest value that MAXH2CDATA may have, in bytes.
 pub const MAXH2CDATA_MIN: u32 = 4096;
-/// The highest alignment of data that either side may ask for, in bytes. A side asks with a field of
-/// ICReq (HPDA) or ICResp (CPDA). The field is at most 31, and stands for (value + 1) dwords.
+/// The highest alignment of data that either side may ask for, in bytes. A side asks with a field
+/// of ICReq (HPDA) or ICResp (CPDA). The field is at most 31, and stands for (value + 1) dwords.
 pub const ALIGNMENT_MAX: usize = 128;
 
 /// The kind of a PDU. Source: TCP transport 1.1, figure 14.

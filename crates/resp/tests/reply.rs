@@ -1,5 +1,5 @@
-//! Tests that replies have the right bytes. A reply shares a large string instead of copying it. The
-//! tests check that this does not change a byte.
+//! Tests that replies have the right bytes. A reply shares a large string instead of copying it.
+//! The tests check that this does not change a byte.
 
 use std::sync::Arc;
 

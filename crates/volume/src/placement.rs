@@ -74,8 +74,8 @@ pub(crate) struct Placements {
     sent: Arc<[AtomicU64; LIFETIMES]>,
     /// Whether the path leads to a snapshot slot.
     is_snapshot: bool,
-    /// Whether the path below is a recorder. If so, the placement field of each write has the number
-    /// of a lifetime, which the recorder replaces with a placement.
+    /// Whether the path below is a recorder. If so, the placement field of each write has the
+    /// number of a lifetime, which the recorder replaces with a placement.
     is_recorded: bool,
     /// The device's FDP account. When a snapshot begins, its thread asks the account how full the
     /// reclaim unit of the snapshot's handle is.

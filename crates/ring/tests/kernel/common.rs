@@ -40,8 +40,8 @@ pub(crate) fn connection<T: Copy>(ring: &mut Ring<T>) -> (Fd, UnixStream) {
     (ring.adopt(OwnedFd::from(near)), far)
 }
 
-/// Waits until at least `count` completions have arrived. The ring is asked again and again, because
-/// it may stop waiting without a completion when only a part of an operation has ended.
+/// Waits until at least `count` completions have arrived. This waits on the ring again and again,
+/// because such a wait may end without a completion, when only a part of an operation has ended.
 pub(crate) fn wait_for<T: Copy + Debug>(ring: &mut Ring<T>, count: usize) -> Vec<Completion<T>> {
     let deadline = Instant::now() + PATIENCE;
     let mut completions = Vec::new();

@@ -129,7 +129,7 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
                 .into(),
         ),
         "eviction-cycle" | "eviction-del" => lines
-            .push("Keys are evicted all the time: raise maxmemory, or write less at a time.".into()),
+            .push("Keys are evicted all the time: raise maxmemory, or write less.".into()),
         name if name.starts_with("aof-") => {
             lines.push(
                 "The device is slow to make writes durable: INFO slimio shows the I/O path in use, \

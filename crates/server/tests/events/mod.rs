@@ -1,6 +1,6 @@
 //! The events of changes: their names, their order, the client that asked for the change, and the
-//! LSN of the change's record. Whoever launches a server can pass it a listener: a function to which
-//! the server tells each event.
+//! LSN of the change's record. The server tells each event to its listener. The listener is a
+//! function that is passed to the server at its launch.
 
 mod images;
 mod stock;
