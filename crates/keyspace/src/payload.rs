@@ -9,7 +9,7 @@ use crate::keyspace::DbIndex;
 /// The largest number of arguments of a logged command.
 const ARGS_MAX: u64 = i32::MAX as u64;
 
-/// The name of the command that switches the database of the commands after it.
+/// The name of the command that selects the database for the commands after it.
 pub(crate) const SELECT: &[u8] = b"SELECT";
 
 /// An argument of at least this size in bytes becomes a separate part. A smaller argument is

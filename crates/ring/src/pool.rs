@@ -153,7 +153,7 @@ impl Pool {
         let index = usize::from(provided.index);
         // The index and the size are checked, because a caller could pass a buffer of another ring.
         assert!(self.is_out[index], "buffer {index} is not handed out");
-        assert!(provided.size() <= self.buffer_size, "buffer {index} does not have so many bytes");
+        assert!(provided.size() <= self.buffer_size, "buffer {index} is not that long");
         // SAFETY: the buffer is within the memory, initialised, and handed out. Neither the kernel
         // nor we write to it before it is given back, and giving it back takes `&mut self`.
         unsafe {

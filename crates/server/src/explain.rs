@@ -46,7 +46,7 @@ pub fn explain(error: &Error) -> String {
             "restore a backup, go back to the on-demand snapshot (if there is one) with slimio \
              rollback, or use --salvage yes and lose the damaged data"
         }
-        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server runs without one",
+        Error::NoOnDemandSnapshot => "only BGSAVE or SAVE makes one; the server needs none",
         Error::ChunkRefused { .. } | Error::Refused { .. } => {
             "use the version of SlimIO that wrote the volume, with the same number of databases"
         }

@@ -72,7 +72,7 @@ pub(crate) struct Placements {
     count: usize,
     ids: [PlacementId; LIFETIMES],
     sent: Arc<[AtomicU64; LIFETIMES]>,
-    /// Whether the path leads to a snapshot slot.
+    /// Whether these are the placements of a path to a snapshot slot.
     is_snapshot: bool,
     /// Whether the path below is a recorder. If so, the placement field of each write has the
     /// number of a lifetime, which the recorder replaces with a placement.

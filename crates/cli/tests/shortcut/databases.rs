@@ -123,7 +123,9 @@ fn rocksdb_keeps_what_it_has_acknowledged() {
     }
 }
 
-/// A power cut leaves zeros after the end of the log. Both SQLite and RocksDB can read such a log.
+/// A power cut loses the stage, and leaves zeros after the end of the log. Both SQLite and RocksDB
+/// can read such a log. Instead of cutting the power, the test kills all processes and removes the
+/// stage.
 #[test]
 fn zeros_behind_a_log_that_says_where_it_ends_may_stay() {
     let Some(place) = Place::new() else { return };

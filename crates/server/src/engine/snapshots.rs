@@ -256,8 +256,9 @@ impl Engine {
         }
     }
 
-    /// Whether writers have to wait until a snapshot holds less memory. Waiting writers are retried
-    /// after each batch that the snapshot writes, so they proceed evenly, at the snapshot's rate.
+    /// Whether writers have to wait until a snapshot holds less memory. The waiting writers try
+    /// again after each batch that the snapshot writes. So they proceed evenly, at the snapshot's
+    /// rate.
     pub(crate) fn is_snapshot_full(&mut self) -> bool {
         let is_taking = self.snapshots.running.as_ref().is_some_and(|r| r.stage == Stage::Taking);
         let is_full = is_taking && self.snapshot_memory() >= self.snapshot_memory_limit();

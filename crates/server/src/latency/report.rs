@@ -9,7 +9,7 @@ use crate::config::Config;
 const COLUMNS_MAX: usize = 80;
 /// Number of lines of a graph.
 const ROWS: usize = 4;
-/// The characters for the heights within one line, the lowest first.
+/// The characters for the top of a column, from the lowest to the highest within a line.
 const TOPS: [char; 3] = ['_', 'o', '#'];
 
 /// Draws the newest samples of an event as columns. Below each column, the sample's age is written
@@ -129,7 +129,7 @@ fn advice_on(event: &str, config: &Config) -> Vec<String> {
                 .into(),
         ),
         "eviction-cycle" | "eviction-del" => lines
-            .push("Keys are evicted all the time: raise maxmemory, or write less.".into()),
+            .push("Keys are evicted all the time: raise maxmemory, or write fewer bytes.".into()),
         name if name.starts_with("aof-") => {
             lines.push(
                 "The device is slow to make writes durable: INFO slimio shows the I/O path in use, \

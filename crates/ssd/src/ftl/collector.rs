@@ -3,11 +3,11 @@
 //! A unit is a reclaim unit: the pages that the drive erases at once. A handle is the part of the
 //! drive that fills one unit at a time; the unit that it fills is its frontier.
 //!
-//! Each reclaim group is collected separately: copies stay in the group of their victim. The
-//! invariant of the [parent module](super) holds for each group: enough units are free, or
-//! collecting gains free pages. There is one exception. If all pages of a group's filled units are
-//! valid, collecting that group gains nothing. A handle that needs a unit then goes on in another
-//! group.
+//! Each reclaim group is collected separately: when the collector copies pages out of a unit, the
+//! new pages are in the same group. The invariant of the [parent module](super) holds for each
+//! group: enough units are free, or collecting gains free pages. There is one exception. If all
+//! pages of a group's filled units are valid, collecting that group gains nothing. A handle that
+//! needs a unit then goes on in another group.
 
 use super::counters::Cause;
 use super::events::{EventKind, FdpEventRecord};

@@ -1,8 +1,8 @@
 //! Tests deallocations together with kills, and with writes whose bytes arrive late.
 //!
 //! A deallocation first takes effect in the mapping. Later, the space of its blocks is given back
-//! to the file system. The drive's state file holds a checkpoint and a journal. The checkpoint has
-//! the drive's whole state. The journal has the requests since the checkpoint. A path is a way to
+//! to the file system. The drive's state file holds checkpoints and a journal. A checkpoint has the
+//! drive's whole state. The journal has the requests since the last checkpoint. A path is a way to
 //! the drive, with a queue of its own.
 
 use std::path::Path;
