@@ -1,5 +1,5 @@
-//! Compares stock servers with SlimIO. They take turns, in one run on one file system. Results are
-//! medians and ratios.
+//! Compares stock servers with SlimIO. In each round, the servers take turns, all on the same file
+//! system. Results are medians and ratios.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -153,7 +153,7 @@ impl Comparison {
         self.of_kind(kind).find_map(|server| self.runs.get(&(index, server)))
     }
 
-    /// The stock server with the best median of a metric in a row, and that median. SlimIO is
+    /// For a row and a metric: the stock server with the best median, and that median. SlimIO is
     /// compared with this server.
     pub fn best_stock(
         &self,
@@ -223,8 +223,8 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// The best stock server's throughput in a closed loop, by policy. The rate of the open loop is
-/// half of this throughput.
+/// For each policy, the best stock server's throughput in a closed loop. The rate of the open loop
+/// is half of this throughput.
 #[derive(Debug, Default)]
 struct Capacity {
     per_s: BTreeMap<Policy, f64>,
@@ -287,8 +287,9 @@ impl Comparison {
     }
 
     /// The rate for a row with an open loop: half of the capacity of the best stock server. The
-    /// capacity comes from the closed-loop row of this comparison. If that row was not run, this
-    /// function measures the capacity. `None` if the row needs no rate.
+    /// capacity comes from this comparison's row with a closed loop. If that row was not run, this
+    /// function measures the capacity. Returns `None` if `scenario` is to be run without a given
+    /// rate.
     fn open_rate(
         &self,
         scenario: &Scenario,
@@ -396,7 +397,7 @@ mod tests {
         assert_eq!(
             comparison.ratio(row.name, "pss_mib"),
             Some(4.0),
-            "SlimIO must be compared with the stock server that has the least memory"
+            "SlimIO must be compared with the stock server that takes the least memory"
         );
         let best = comparison.best_stock(row.name, "requests_per_s", Better::More).unwrap();
         assert_eq!((best.0.title(), comparison.stock_count()), ("new", 2));

@@ -2,9 +2,9 @@
 //! no random source, because the time and the seed are arguments. So the same input gives the same
 //! state.
 //!
-//! A command is a row of [`command_table`] and a function of a [`Context`]. The function writes the
-//! reply, and notes in [`Effects`] what the command did, with absolute times. The log stores these
-//! effects, and [`Keyspace::apply`] replays them.
+//! A command is a row of [`command_table`] and a function that takes a [`Context`]. The function
+//! writes the reply, and notes in [`Effects`] what the command did, with absolute times. The log
+//! stores these effects, and [`Keyspace::apply`] replays them.
 //!
 //! No step takes time in proportion to the size of the data set or of one huge value. A value that
 //! takes too long to free in one step is handed out as [`Garbage`].

@@ -21,7 +21,7 @@ use slimio_testing::random::{Generator, seed};
 
 const MB: usize = 1024 * 1024;
 
-/// Runs a command. Returns its reply, and the bytes that the command has allocated.
+/// Runs a command. Returns its reply, and how many bytes the command has allocated.
 fn allocated(driver: &mut Driver, args: &[&[u8]]) -> (Vec<u8>, usize) {
     let request = OwnedRequest::from_args(args);
     let mut reply = Vec::new();

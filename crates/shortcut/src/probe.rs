@@ -1,6 +1,6 @@
 //! Finds out whether a file can take the short path, that is, whether a direct write to it is
-//! durable without a change of metadata. Also finds out which of the file's blocks must be written
-//! once before that.
+//! durable without a change of metadata. Also finds out how many of the file's bytes have blocks
+//! that must be written once before the file can take the short path.
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use crate::place::{refusal_of_file_system, refusals_of_attributes};
 /// How many bytes of a file, up to its end, have written blocks, unwritten blocks or no blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Blocks that were written, so that a write to them changes no metadata.
+    /// Bytes whose blocks have already been written. Another write to them changes no metadata.
     pub written: u64,
-    /// Blocks that were allocated, but not written. They must be written once before they can take
-    /// the short path.
+    /// Bytes whose blocks are allocated, but have not been written yet. They must be written once
+    /// before the file can take the short path.
     pub unwritten: u64,
     /// Bytes without a block.
     pub holes: u64,
@@ -38,15 +38,16 @@ pub struct Probe {
     /// The alignment that direct I/O needs; `None` if the kernel does not tell it (before Linux
     /// 6.1), or if the file takes no direct I/O.
     pub alignment: Option<Alignment>,
-    /// Whether this process may hold a write lease on the file: it runs as the file's owner or as
-    /// root. Other programs that open a growing file see the right bytes only because of the lease.
+    /// Whether this process may hold a write lease on the file. It may if it runs as the file's
+    /// owner or as root. Only because of the lease do other programs that open a growing file see
+    /// the right bytes.
     pub may_lease: bool,
     /// Why the file can't take the short path. Empty if it can.
     pub refusals: Vec<Refusal>,
 }
 
 impl Probe {
-    /// Finds out about a file. First makes the kernel write data that is only in the page cache,
+    /// Examines a file. First makes the kernel write the data that is only in the page cache,
     /// because the kernel chooses the blocks for such data only when it writes the data.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl Probe {
     }
 }
 
-/// Opens a file without waiting for whoever holds a lease on it.
+/// Opens a file. If another process holds a lease on it, fails at once instead of waiting.
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())

@@ -2,19 +2,19 @@
 //! program's logs.
 //!
 //! The process connects to an abstract socket that keeps messages apart (`SOCK_SEQPACKET`). A
-//! message has one letter, a number of four bytes, and perhaps descriptors:
+//! message has one letter and a number of four bytes. A token and descriptors may follow:
 //!
-//! | | letter | number | descriptor | answer |
-//! |---|---|---|---|---|
-//! | take this file | `t` | 1 if self-ending, or 0; then the token | the open file | `y` or `n` |
-//! | yes | `y` | of the log | the file of the stage or of the table of debts | |
-//! | no, the kernel must write the file | `n` | | | |
-//! | something was appended | `a` | of the log | | |
-//! | this process closes the log | `c` | of the log | | `d` |
-//! | done | `d` | of the log | | |
-//! | guard this log | `g` | of the log | the open file, the stage's file | `d` |
-//! | tell where debts are noted | `m` | –; then the token | | `y` or `n` |
-//! | prepare this file of whole blocks | `w` | –; then the token | the open file | `d` |
+//! | | letter | number | token | descriptors | answer |
+//! |---|---|---|---|---|---|
+//! | take this file | `t` | 1 if the file is self-ending, otherwise 0 | yes | the open file | `y` or `n` |
+//! | yes | `y` | the log's number, if there is a log | | the file of the stage or of the table of debts | |
+//! | no, the kernel must write the file | `n` | 0 | | | |
+//! | something was appended | `a` | the log's number | | | |
+//! | this process closes the log | `c` | the log's number | | | `d` |
+//! | done | `d` | the log's number, if there is a log | | | |
+//! | guard this log | `g` | the log's number | | the open file, the stage's file | `d` |
+//! | tell where debts are noted | `m` | 0 | yes | | `y` or `n` |
+//! | prepare this file of whole blocks | `w` | 0 | yes | the open file | `d` |
 //!
 //! A file is self-ending if its records say where it ends. A stage has the bytes of a log that are
 //! not in the log's file yet. A file has a debt if it has changes that only the kernel can make
@@ -33,8 +33,8 @@ use rustix::net::{
 
 use crate::{Kind, Pattern};
 
-/// The name of the environment variable. Its value has one line each for the socket's name, the
-/// token, and every pattern. The letter of a pattern's kind comes before the pattern.
+/// The name of the environment variable. The lines of its value are the socket's name, the token,
+/// and the patterns, each after the letter of its kind.
 pub const VARIABLE: &str = "SLIMIO_SHORTCUT";
 /// Size of the token in bytes.
 const TOKEN_SIZE: usize = 32;

@@ -157,7 +157,7 @@ fn over_a_file_that_cannot_be_read_the_kernel_writes() {
     let write = |bytes, at| log.write_at(&[IoSlice::new(bytes)], at).unwrap();
     assert_eq!(write(b"abc", 0), Written::TellKeeper);
     assert_eq!(write(b"x", 1), Written::ByKernel);
-    assert_eq!(write(b"x", 4), Written::ByKernel, "the write leaves a gap");
+    assert_eq!(write(b"x", 4), Written::ByKernel, "the write would leave a gap");
     for read in [log.read_at(&mut [0; 3], 0), log.read(&mut [0; 3])] {
         assert_eq!(read.unwrap_err().raw_os_error(), Some(9), "the error is EBADF");
     }
@@ -177,8 +177,8 @@ fn a_gap_is_left_by_the_kernel() {
     assert_eq!(fs::read(&path).unwrap(), b"");
 }
 
-/// Writes until the process is killed, and prints a message after each write. Every third write is
-/// made durable.
+/// Writes until the process is killed. Prints a dot after each write. Makes the bytes durable after
+/// every third write.
 fn write_until_killed(folder: &Path) {
     let mut model = Model::new(std::env::var(SEED).unwrap().parse().unwrap());
     let stage = Stage::create(&open(&folder.join("stage"))).unwrap();
@@ -229,8 +229,7 @@ fn what_was_written_over_outlives_a_killed_process() {
         for _ in 0..written {
             model.write();
         }
-        // The process may have made one more write, whole or in part, before it could print the
-        // message.
+        // The process may have made one more write, whole or in part, without printing its dot.
         let before = model.bytes.clone();
         let (at, bytes) = model.write();
         let log = fs::read(&path).unwrap();
@@ -274,7 +273,8 @@ fn a_stage_that_goes_to_another_place_misses_nothing() {
 }
 
 /// A process is killed in the middle of a write. The process has overwritten a part of the bytes
-/// that the stage has loaded from the file.
+/// that the stage has loaded from the file. Mending must not take this for a change of the file by
+/// another process.
 #[test]
 fn a_write_that_has_not_ended_is_no_change_by_others() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };
@@ -355,8 +355,9 @@ fn zeros_are_direct_after_somebody_has_read() {
     log.release().unwrap();
 }
 
-/// Somebody changes the file after the process was killed. A comparison of the file with the bytes
-/// that the stage has loaded from it shows the change.
+/// Somebody changes the file after the process was killed. Mending compares the file with the bytes
+/// that the stage has loaded from it, and refuses to mend if they differ. A change in front of the
+/// loaded bytes, or under the staged bytes, is not noticed.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -1,5 +1,5 @@
-//! Errors of a volume, and why a log is latched, which means that nothing is written to it any
-//! more.
+//! Errors of a volume, and the reasons why a log is latched. When a log is latched, nothing is
+//! written to it any more.
 
 use std::fmt;
 
@@ -56,7 +56,7 @@ pub enum Error {
         /// Blocks that the area must have.
         expected_lbas: u64,
     },
-    /// The log can't be read to its end. The log may be salvaged up to `lsn`.
+    /// The log can't be read to its end. The owner can salvage the log up to `lsn`.
     Damaged {
         /// The log is whole up to this LSN.
         lsn: Lsn,
@@ -90,8 +90,7 @@ pub enum Error {
         /// The reason, as the end of a sentence.
         why: String,
     },
-    /// The device failed while `doing` something. Such a failure says nothing about the volume's
-    /// contents.
+    /// The device failed. Such a failure says nothing about the volume's contents.
     Device {
         /// What was being done, as the words that follow "while" in the message.
         doing: &'static str,

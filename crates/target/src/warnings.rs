@@ -1,4 +1,4 @@
-//! Warnings that can be caused by anybody who reaches the port. So their number is limited.
+//! Warnings that anybody who reaches the target's port can cause. So their number is limited.
 
 use std::fmt::Arguments;
 use std::sync::{Mutex, PoisonError};

@@ -24,8 +24,8 @@ use super::place::{Mount, Place, command, text};
 /// Size of the file system in bytes.
 const SIZE: u64 = 64 << 20;
 
-/// Number of the host's commands. The number is large enough for checkpoints: the drive makes one
-/// after 4096 entries of its journal.
+/// Number of the host's commands. There are enough commands for checkpoints: the drive makes a
+/// checkpoint after each 4096 entries of its journal.
 const COMMANDS: usize = 10_000;
 
 /// Number of the drive's blocks that the host uses.

@@ -141,8 +141,7 @@ fn a_write_whose_data_did_not_come_whole_never_happened() {
         }
         drop(raw);
     }
-    // None of these writes has changed the drive. After a new connection, a complete write changes
-    // it.
+    // None of these writes has changed the drive. A complete write, on a new connection, does.
     let mut raw = Raw::open(&target, &host, Digests::default());
     assert!(queue.read(0, 16).expect("the blocks can be read") == before);
     raw.send(&write(1, 0, 16), &[]);
@@ -161,7 +160,8 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     queue.write(0, &before, Placed::default()).expect("the blocks can be written");
     let mut raw = Raw::open(&target, &host, Digests { header: true, data: true });
 
-    // A wrong data digest, in a capsule and then in an H2CData. Only the command fails.
+    // If a data digest is wrong, the command fails, but the connection stays. The first wrong
+    // digest is in a capsule, the second one in an H2CData.
     let mut bytes = Vec::new();
     let data = content(2, 1);
     let command = write(1, 0, 1).sgl(Sgl::in_capsule(LBA_SIZE as u32));

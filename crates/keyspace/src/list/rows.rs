@@ -1,4 +1,4 @@
-//! Rows of the commands on lists.
+//! The rows of the command table for the commands on lists.
 
 use super::ends::{self, FIRST, LAST, Push};
 use super::{blocking, moves, places, search};

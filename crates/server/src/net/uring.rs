@@ -221,8 +221,8 @@ impl UringNet {
         }
     }
 
-    /// Takes bytes from a buffer of the ring: copies them if there is memory of the caller to fill,
-    /// otherwise returns the buffer, so that its bytes can be lent to the caller.
+    /// Takes bytes from a buffer of the ring. If the caller has given memory to fill, copies the
+    /// bytes there. Otherwise returns the buffer, so that its bytes can be lent to the caller.
     fn received(&mut self, id: ConnId, provided: Provided, from: usize) -> Option<Taken> {
         let Some(conn) = self.conn(id) else {
             self.ring.give_back(provided);

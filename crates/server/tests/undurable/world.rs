@@ -1,5 +1,5 @@
-//! A server under `always` whose log can be held back, and an observer, which sees the commands
-//! that the server has run.
+//! A server with `appendfsync always`, whose log can be held back, and an observer, a client that
+//! sees which commands the server has run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl World {
     /// Lets the writes that were held become durable.
     pub(crate) fn open(&mut self) {
         self.gate.open();
-        // Opening the gate does not wake the server, but any turn of the server polls the log's
-        // path.
+        // Opening the gate does not wake the server. But in every turn, the server polls its path
+        // to the log.
         self.settle();
     }
 
@@ -86,8 +86,8 @@ impl World {
         client
     }
 
-    /// Waits until the client with this name has run `command`, and every reply that may leave has
-    /// left.
+    /// Waits until the server has run `command` for the client with this name, and has sent every
+    /// reply that it does not hold back.
     pub(crate) fn wait_until_run(&mut self, name: &str, command: &str) {
         self.wait_for_command(&format!(" name={name} "), command, &format!("{name}: {command}"));
     }
@@ -121,8 +121,8 @@ impl World {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Runs another turn of the server, so that the kernel has everything that the previous turn
-    /// had to send.
+    /// Makes the server run another turn. Then the kernel has everything that the server had to
+    /// send in the previous turn.
     fn settle(&mut self) {
         assert_eq!(self.observer.call(&["PING"]), "+PONG\r\n");
     }

@@ -98,8 +98,8 @@ impl Stretch {
         }
     }
 
-    /// Removes the contents from offset `at` on, and returns them. Both parts free their room,
-    /// except what the allocator's rounding adds.
+    /// Removes the contents from offset `at` on, and returns them. Afterwards, neither part has
+    /// room around its contents, except what the allocator's rounding adds.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let mut second = Vec::with_capacity(allocated(self.len() - at));
         second.extend_from_slice(&self[at..]);
@@ -116,9 +116,9 @@ impl Stretch {
         }
     }
 
-    /// Gets at least `size` bytes of room before or behind the contents. If the memory has that
-    /// much room in all, only moves the contents. The room that is not needed is then split evenly
-    /// between the two sides.
+    /// Gets at least `size` bytes of room: before the contents if `is_before`, otherwise behind
+    /// them. If the memory has this much room on both sides together, only moves the contents, and
+    /// splits the room that is not needed evenly between the two sides.
     fn make_room(&mut self, size: usize, is_before: bool) {
         let (len, capacity) = (self.len(), self.memory.capacity());
         let needed = len + size;
