@@ -12,8 +12,8 @@
 //! | `ycsb-f` | 50 % GET, 50 % GET and then SET of the same key, timed as one | zipfian |
 //!
 //! A scan in YCSB asks for the records that follow a key in key order. YCSB's Redis binding keeps a
-//! sorted set for that. Strings have no key order, so here the neighbours of a key are the keys
-//! with the next numbers. `MGET` reads as many values as the scan would.
+//! sorted set for that. The keys of strings have no order, so here the neighbours of a key are the
+//! keys with the next numbers. `MGET` reads as many values as the scan would.
 //!
 //! The mixes on sets, hashes and lists are in [`crate::elements`].
 
@@ -75,7 +75,7 @@ impl Op {
     }
 }
 
-/// Makes a request on elements from the number of a key, member or field.
+/// Takes the number of a key, member or field, and makes a request on elements.
 type ElementVerb = fn(u64) -> ElementOp;
 
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,8 @@ pub struct Mix {
 
 impl Mix {
     /// The mix called `name`: `set`, `get`, `mset:LEN`, `ratio:SETS:GETS`, `ycsb-a` to `ycsb-f`, or
-    /// one of [`crate::elements`]. `distribution` overrides the mix's own distribution.
+    /// a mix of [`crate::elements`]. If `distribution` is given, the keys have this distribution
+    /// instead of the mix's own.
     pub fn named(
         name: &str,
         key_count: u64,
@@ -127,8 +128,8 @@ impl Mix {
         self.fill
     }
 
-    /// Whether each request makes the data set larger or smaller. If so, servers are comparable
-    /// only after the same count of requests.
+    /// Whether each request makes the data set larger or smaller. If so, servers can be compared
+    /// only after the same number of requests.
     pub fn is_once(&self) -> bool {
         self.is_once
     }

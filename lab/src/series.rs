@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::load::{PhaseReport, TICK};
 
-/// The end of a phase cuts its last tick short. The last tick counts if it has at least this share
-/// of a tick's length.
+/// The last tick of a phase ends with the phase, so it may be shorter than the others. It counts if
+/// it has at least this share of a tick's length.
 const TICK_SHARE_MIN: f64 = 0.5;
 
 /// Requests per second during a run. All times are in seconds since the first phase began.
@@ -15,7 +15,7 @@ const TICK_SHARE_MIN: f64 = 0.5;
 pub struct Series {
     /// For each [`TICK`], the time of its middle and its requests per second.
     pub points: Vec<(f64, f64)>,
-    /// Begin and end of every snapshot.
+    /// When each snapshot began and ended.
     pub snapshots: Vec<(f64, f64)>,
 }
 

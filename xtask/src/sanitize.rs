@@ -1,5 +1,5 @@
-//! `cargo x sanitize`: runs the crates with `unsafe` code under tools that detect errors of such
-//! code.
+//! `cargo x sanitize`: runs the tests of the crates that have `unsafe` code. They run under tools
+//! that detect errors of such code.
 //!
 //! Miri runs the tests whose system calls it can emulate, and tracks what each pointer may point
 //! to. The address sanitizer and the thread sanitizer run all tests of these crates on the real
@@ -52,7 +52,8 @@ pub(crate) fn verb(words: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// Adds missing components to the nightly toolchain. The error says what is skipped, and why.
+/// Adds missing components to the nightly toolchain. If that fails, the error says what is skipped,
+/// and why.
 fn install() -> Result<(), Failure> {
     let by_hand = "Miri and the sanitizers need rustup and a nightly toolchain: `rustup toolchain \
                    install nightly --component miri --component rust-src`";

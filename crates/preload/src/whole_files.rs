@@ -28,14 +28,15 @@ use crate::meeting::{self, Process};
 use crate::next::{errno, set_errno};
 use crate::open_logs::{LOGS, OWN, TABLE, failed};
 
-/// The number of files that can be open at once. Writes to more files are left to the kernel.
+/// The largest number of open files that this library can keep track of. Writes to further files
+/// are left to the kernel.
 const FILES: usize = OWN as usize - 1 - LOGS;
 /// Writes by a descriptor with one of these flags are left to the kernel. With `O_APPEND`, each
 /// write goes to the end of the file, whatever the write's offset (see pwrite(2)). With `O_DIRECT`,
 /// the program can already make its next write while the last one is flushed. It could not if each
 /// write took the short path, because a write by the short path returns only when it is durable.
 const OTHERS: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
-/// The bit of `users` that is set in a slot that is not free.
+/// The bit of a slot's `users` that is set unless the slot is free.
 const BUSY: usize = 1 << 63;
 
 static SLOTS: [Slot; FILES] = [const { Slot::new() }; FILES];
@@ -191,7 +192,8 @@ fn direct(file: BorrowedFd<'_>) -> io::Result<File> {
 /// Called when the program closes a descriptor.
 pub(crate) fn close(descriptor: c_int) {
     let Some(number) = number_of(descriptor) else { return };
-    // A child of vfork(2) shares this memory with its parent, but has descriptors of its own.
+    // A child of vfork(2) shares this memory with its parent, but has descriptors of its own. So
+    // what the child closes changes nothing here.
     if meeting::process_here(0) != Process::Borrower
         && usize::from(TABLE[descriptor as usize].swap(0, Ordering::SeqCst)) == LOGS + 1 + number
     {

@@ -1,4 +1,4 @@
-//! Notes on the disk about the logs that are taken.
+//! Notes about the logs that are taken. The notes are kept on the disk.
 //!
 //! A log is called *taken* as long as it is written by the short path: by direct writes into places
 //! of the file that already hold zeros. For this, a process called the keeper fills the file with
@@ -68,7 +68,7 @@ impl Notes {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Notes durably that a log is taken. `name` is the note's name.
+    /// Makes a durable note that a log is taken. `name` is the note's name.
     ///
     /// # Errors
     /// If the note can't be written.
@@ -82,9 +82,9 @@ impl Notes {
         Ok(Note { path, _lock: file })
     }
 
-    /// Looks at every note that no process has locked. Cuts the zeros off the log that the note
-    /// names, and removes the note. If the cut fails but can succeed later, the note stays. Reports
-    /// each cut and each failure by `say`.
+    /// For every note that no process has locked: cuts the zeros off the end of the log that the
+    /// note names, and removes the note. If the cut fails but can succeed later, the note stays.
+    /// Reports each cut and each failure by `say`.
     ///
     /// # Errors
     /// If the folder can't be read, or a note can't be removed.
@@ -163,7 +163,7 @@ mod tests {
         repaired();
         assert_eq!(fs::read(&log).unwrap(), b"*1\r\n$4\r\nPING\r\n");
         assert_eq!(said.borrow().len(), 1, "{said:?}");
-        // Another kind of file is left as it is.
+        // A file that is no log of Redis or Valkey is left as it is.
         fs::write(&log, zeros(b"something else")).unwrap();
         fs::write(&left, log.as_os_str().as_bytes()).unwrap();
         repaired();

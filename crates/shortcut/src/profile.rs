@@ -1,7 +1,7 @@
 //! Which files of known programs are logs, and how the programs write these files.
 //!
-//! Logs can take the *short path*: the log's file has zeros ahead, so a record becomes durable by
-//! one direct write.
+//! Logs can take the *short path*: the log's file already has zeros where the next records go, so a
+//! record becomes durable by one direct write.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -54,7 +54,7 @@ const WAL: &[&str] = &["*/pg_wal/[0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F][0-9A-F
 const REDO: &[&str] = &["*/ib_logfile[0-9]*"];
 
 /// The write-ahead log of an SQLite database in WAL mode. Each frame has a checksum that also
-/// covers the frames before it.
+/// covers the frames before it. So the log ends before the first frame whose checksum is wrong.
 const SQLITE_WAL: &[&str] = &["*-wal"];
 /// RocksDB's log. RocksDB skips records of zeros at the end of a log, because it may have allocated
 /// blocks there itself.

@@ -356,8 +356,8 @@ fn zeros_are_direct_after_somebody_has_read() {
 }
 
 /// Somebody changes the file after the process was killed. Mending compares the file with the bytes
-/// that the stage has loaded from it, and refuses to mend if they differ. A change in front of the
-/// loaded bytes, or under the staged bytes, is not noticed.
+/// that the stage has loaded from it, and fails if they differ. It does not notice a change before
+/// these bytes, or a change in the place of the staged bytes.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(EXT4, SIZE, "defaults") else { return };

@@ -8,7 +8,8 @@
 //!                      outlives the process)         │ room is short
 //!                                                    ▼
 //!                     superblock ◄──────────────── Keeper
-//!                     (which slot holds which segment, where the log starts, epoch, cut)
+//!                     (which slot of the log's area holds which segment, where the log
+//!                     starts, epoch, cut)
 //! ```
 //!
 //! The [`Keeper`] owns the superblock. When the log is short of room, the keeper makes room, and

@@ -31,7 +31,7 @@ struct Case {
 
 /// `paper` is the SlimIO paper's drive. `full` has less spare NAND. The data fills this drive as
 /// far as SlimIO allows; a file system would allow less. `lazy` is like `full`, but its collector
-/// begins when fewer units are free.
+/// begins later, when fewer units are free.
 const CASES: &[Case] = &[
     Case {
         name: "paper",
@@ -184,7 +184,7 @@ struct Experiment {
     /// The line about the machine that the experiment runs on.
     machine: String,
     outcomes: Vec<Outcome>,
-    /// If stock Redis was left out, the reason.
+    /// The reason why stock Redis was left out, if it was.
     skipped: Option<String>,
 }
 

@@ -92,13 +92,14 @@ impl Validate {
         let mut text = format!(
             "# Write amplification: formula against simulation\n\n\
              Made by `cargo x waf validate --units {units} --unit-pages {unit_pages} --seed {seed}`: \
-             uniform writes of single pages to {units} units of {unit_pages} pages, with D trims per write. The \
-             part S of these units, the spare factor, is not exported. Each drive is first filled in \
-             sequence. A window is as many writes as the drive has blocks. The state counts as steady \
-             when the WAFs of three windows in a row differ by at most 0.4 % and show no trend. This took \
-             {} windows at most. The WAF is measured over the next six windows. `live`: the mean part \
-             of the logical blocks that holds data. `model`: the formula for an infinitely large \
-             drive. `error`: the deviation of the simulation from the formula. `spread`: the largest \
+             uniform writes of single pages to {units} units of {unit_pages} pages, with D trims \
+             per write. S is the spare factor: the part of these units that the drive does not \
+             export. Each drive is first filled in sequence. A window has as many writes as the \
+             drive has logical blocks. The state counts as steady when the WAFs of three windows \
+             in a row differ by at most 0.4 % and show no trend. This took {} windows at most. The \
+             WAF is measured over the next six windows. `live`: the part of the logical blocks \
+             that holds data, on average. `model`: the formula for an infinitely large drive. \
+             `error`: the deviation of the simulation from the formula. `spread`: the largest \
              difference between the WAFs of the six windows. `first third`: the WAF of writing the \
              first third of the capacity, right after the fill.\n\n\
              The formulas and the simulation differ by **{:.2} % at most**.\n\n\

@@ -1,5 +1,6 @@
-//! Reads the data after a restart. A client has noted its units (a unit is a command or a
-//! transaction). This module finds out up to which unit the data contains what the client wrote.
+//! Reads the data after a restart. A unit is a command or a transaction. Each client has noted the
+//! units that it sent. This module finds out up to which unit the data contains what a client
+//! wrote.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +9,8 @@ use super::workload::{Unit, keys_of};
 use crate::client::{Client, Reply, encode};
 use crate::error::{BenchError, Result};
 
-/// How many of a client's units in flight were found after a restart, and how many were not.
+/// How many of the units that a client had in flight were found after a restart, and how many were
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) kept: u64,

@@ -1,6 +1,6 @@
-// Does what a program with go-redis usually does. The argument is the port of the server.
+// Does what programs that use go-redis usually do. The argument is the port of the server.
 //
-// This program prints `restart` when the server is to be killed and started again, and goes on when
+// This program prints `restart` when the server is to be killed and started again. It goes on when
 // it reads a line. Then the same client must still find what was written before.
 package main
 
@@ -34,8 +34,8 @@ func must(err error) {
 	}
 }
 
-// same returns a check of a result and its error: it fails if there is an error, or if the result
-// is not the expected one.
+// same returns a function that checks a result and its error. The check fails if there is an error,
+// or if the result is not the expected one.
 func same[T comparable](expected T) func(T, error) {
 	return func(found T, err error) {
 		must(err)
@@ -48,7 +48,7 @@ func same[T comparable](expected T) func(T, error) {
 func until(what string, isSo func() bool) {
 	for deadline := time.Now().Add(patience); !isSo(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			fail("%s did not come true", what)
+			fail("%s did not come in time", what)
 		}
 	}
 }

@@ -21,9 +21,9 @@ import redis.clients.jedis.params.SetParams;
 import redis.clients.jedis.resps.ScanResult;
 
 /**
- * Does what a program with Jedis usually does. The argument is the port of the server.
+ * Does what programs that use Jedis usually do. The argument is the port of the server.
  *
- * <p>The program prints "restart" when the server is to be killed and started again, and goes on
+ * <p>This program prints "restart" when the server is to be killed and started again. It goes on
  * when it reads a line. After that, the same connection pool must find what was written before.
  */
 public final class Scenario {
@@ -48,7 +48,7 @@ public final class Scenario {
         long deadline = System.nanoTime() + PATIENCE.toNanos();
         while (!isSo.getAsBoolean()) {
             if (System.nanoTime() > deadline) {
-                throw new AssertionError(what + " did not come true");
+                throw new AssertionError(what + " did not come in time");
             }
             Thread.sleep(10);
         }

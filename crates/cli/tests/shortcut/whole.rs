@@ -10,8 +10,8 @@ use super::{Place, text};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shortcut/whole.py");
 const SIZE: usize = 64 * 4096;
 
-/// The command that runs the part `what` of the script. All blocks of the log have already been
-/// written.
+/// Writes all blocks of the log with zeros. Returns the command that runs the part `what` of the
+/// script.
 fn script(place: &Place, what: &str) -> Command {
     let path = place.path().join("ib_logfile0");
     fs::write(&path, vec![0; SIZE]).unwrap();

@@ -41,7 +41,7 @@ impl HostOp {
     /// Runs the operation, through the drive's first handle.
     ///
     /// # Errors
-    /// If the operation's blocks are beyond the drive.
+    /// If the operation has blocks beyond the drive's end.
     pub fn run(self, drive: &mut Ftl) -> Result<(), FtlError> {
         match self {
             Self::Write { lba } => drive.write(lba, 0),

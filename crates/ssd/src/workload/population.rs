@@ -22,8 +22,8 @@ const fn job(name: &'static str, write_mb_per_s: u32) -> Job {
     Job { name, write_rate: write_mb_per_s as f64 * 1e6 }
 }
 
-/// The YCSB workloads. Source of the rates, here and in [`DLRM`]: Lee et al., table of memory
-/// access traffic.
+/// The YCSB workloads. The rates, here and in [`DLRM`], are from the table of memory access traffic
+/// in Lee et al.
 pub const YCSB: [Job; 6] = [
     job("YCSB A", 147),
     job("YCSB B", 154),
@@ -55,7 +55,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub struct Population {
     /// Number of machines.
     pub count: u32,
-    /// The part of the machines that run a YCSB workload. The others run DLRM.
+    /// The share of machines that run a YCSB workload. The others run DLRM.
     pub ycsb_share: f64,
     /// How long a machine runs on average after its memory was loaded, in seconds.
     pub run_s: f64,
@@ -64,7 +64,8 @@ pub struct Population {
     pub load: f64,
 }
 
-/// A machine, from its arrival to its end.
+/// A machine, from its beginning to its end. A machine may have waited between its arrival and its
+/// beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stay {
     /// When the machine begins, in seconds from the start of the schedule.

@@ -1,8 +1,9 @@
 //! Records that only the mapped buffers hold.
 //!
-//! If a process dies, its buffers may hold batches that never reached the log. The open half of a
-//! batch's header is written when the batch is begun, and says where the batch belongs. A record in
-//! such a batch is used only if its own checksum is right.
+//! If a process dies, its buffers may hold batches that never reached the log. A batch's header has
+//! two halves. The first, the *open half*, is written when the batch is begun, and says where the
+//! batch belongs. A record in a batch that never reached the log is used only if the record's own
+//! checksum is right.
 
 use slimio_device::{Buffer, DeviceError};
 use slimio_planted::is_planted;
@@ -42,7 +43,7 @@ pub(crate) fn check_read(buffers: &[Buffer]) -> Result<(), Error> {
     Err(Error::Device { doing: "reading the log's buffers", error: DeviceError::Io { errno: EIO } })
 }
 
-/// The [`Claims`] in the headers of the whole batches in the buffers.
+/// What the headers of the complete batches in the buffers say about the log.
 pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     let mut claims = Claims::default();
     for bytes in buffers {
@@ -59,7 +60,7 @@ pub(crate) fn claims(buffers: &[Buffer], superblock: &Superblock) -> Claims {
     claims
 }
 
-/// The highest LSN up to which a buffer says that the whole log was durable.
+/// Each buffer may say up to which LSN the whole log was durable. Returns the highest such LSN.
 pub(crate) fn told_durable(buffers: &[Buffer], superblock: &Superblock) -> Lsn {
     let witnesses = buffers.iter().filter_map(|bytes| read_witness(bytes, superblock.volume_id));
     let durable = witnesses
