@@ -46,14 +46,14 @@ pub enum Op {
         /// Key number.
         key: u64,
     },
-    /// `MSET` of `len` consecutive keys. Key 0 is next after the key with the highest number.
+    /// `MSET` of `len` consecutive keys. After the key with the highest number comes key 0.
     MSet {
         /// First key's number.
         key: u64,
         /// Number of keys.
         len: u64,
     },
-    /// `MGET` of `len` consecutive keys. Key 0 is next after the key with the highest number.
+    /// `MGET` of `len` consecutive keys. After the key with the highest number comes key 0.
     MGet {
         /// First key's number.
         key: u64,

@@ -21,7 +21,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Shows what the machine or the device allows.
+    /// Shows what the machine allows. If a device or directory was given, also shows what that one
+    /// allows.
     ///
     /// # Errors
     /// If the device can't be used at all. The error is a sentence for the user.
@@ -83,7 +84,7 @@ fn device(path: &Path) -> Result<(), String> {
     match device.contents().map_err(|error| refused(&error))? {
         Contents::Known(what) => {
             say(&format!(
-                "holds: {what}; slimio format will refuse it (wipefs removes such marks)"
+                "holds: {what}; slimio format will refuse it until wipefs has removed the signature"
             ));
         }
         Contents::Nothing => say("holds: nothing"),

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::sys;
 
-/// Numbers in the memory of a file.
+/// Numbers in a file that is mapped into memory.
 #[derive(Debug)]
 pub struct SharedCounters {
     memory: NonNull<u8>,
@@ -26,8 +26,8 @@ unsafe impl Send for SharedCounters {}
 unsafe impl Sync for SharedCounters {}
 
 impl SharedCounters {
-    /// Makes `count` numbers in a file, all zero. The old contents of the file are lost. No other
-    /// process may use the file yet.
+    /// Makes `count` numbers in a file, all zero. The old contents of the file are lost. This must
+    /// not be called while another process uses the file.
     ///
     /// # Errors
     /// If the file can't get the needed length, or can't be mapped.

@@ -1,6 +1,6 @@
-//! The data set: typed values, expiry, and every data command. This crate has no I/O, no clock and
-//! no random source, because the time and the seed are arguments. So the same input gives the same
-//! state.
+//! The data set: typed values, expiry, and every data command. This crate does no I/O. It has no
+//! clock and no random source: the time and the seed are arguments. So the same input gives the
+//! same state.
 //!
 //! A command is a row of [`command_table`] and a function that takes a [`Context`]. The function
 //! writes the reply, and notes in [`Effects`] what the command did, with absolute times. The log

@@ -11,7 +11,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// released at once.
     ///
     /// # Errors
-    /// The kernel's error: `ENOMEM`, or `EMFILE` if the process may have no open files at all.
+    /// The kernel's error: `ENOMEM`, or `EMFILE` if the process's limit for open files is 0.
     ///
     /// # Panics
     /// When the ring holds a file already.

@@ -1,8 +1,8 @@
 //! Notes about the logs that are taken. The notes are kept on the disk.
 //!
 //! A log is called *taken* as long as it is written by the short path: by direct writes into places
-//! of the file that already hold zeros. For this, a process called the keeper fills the file with
-//! zeros ahead of the records. After a power cut, the log still has zeros at its end. The log's
+//! of the file that already hold zeros. For this, a process called the keeper writes zeros after
+//! the last record in advance. So after a power cut, the log still has zeros at its end. The log's
 //! note says which file to repair. The note is made durable before the file is taken. The keeper of
 //! the log has the note locked (flock(2)).
 

@@ -25,7 +25,7 @@ pub enum Error {
     OtherVersion {
         /// The format version found.
         found: u32,
-        /// The format versions that this program reads on such a medium, the newest last.
+        /// The format versions that this program reads on a medium of this kind, the newest last.
         supported: &'static [u32],
     },
     /// The device has become longer or shorter since the volume was made: restore its size.
@@ -192,8 +192,8 @@ pub enum LatchCause {
     LogFlush,
     /// An update of the superblock.
     Superblock,
-    /// The mapped buffers. The file or device that they are mapped from lost records that the log
-    /// had not written yet.
+    /// The mapped buffers. Records that the log had not written yet were lost in the file or device
+    /// behind these buffers.
     LogBuffers,
 }
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Asks the host for something, such as `lab fail PLAIN write`, and waits until the host has done it.
+# Runs in a virtual machine. Asks the machine's host for something, such as `lab fail PLAIN write`,
+# and waits until the host has done it.
 exec 3<>/dev/lab/control
 echo "$*" >&3
 read -r answer <&3

@@ -183,8 +183,8 @@ fn check_drive(place: &Place, survivors: Survivors, allowed: &Allowed) -> Result
     let drive = EmulatedDrive::open(options).map_err(|why| why.to_string())?;
     drive.with_ftl(Ftl::check);
     let notes = drive.notes();
-    // If all unflushed requests survive, or none of them, the mapping's journal has no gap, and the
-    // drive cuts nothing off the journal's end.
+    // If all unflushed requests survive, or if none of them survives, the mapping's journal has no
+    // gap. The drive then cuts nothing off the journal's end.
     let may_be_cut = matches!(survivors, Survivors::Some(_));
     let is_told = |note: &String| may_be_cut && note.starts_with("the end of the SSD's mapping");
     if !notes[1..].iter().all(is_told) {

@@ -253,8 +253,8 @@ fn what_breaks_the_protocol_ends_the_connection_and_no_other() {
         pdu::push_data(&mut out, &[1; 4], Digests::default());
         out
     };
-    // Sends 20 commands on a queue of 16 entries. One entry has to stay empty, so 15 commands are
-    // allowed, but a target may have room for one more.
+    // These are 20 commands for a queue of 16 entries. One entry has to stay empty, so the host may
+    // have 15 commands in the queue. But a target may have room for one more.
     let beyond: Vec<u8> = (0..20).flat_map(|cid| plain(&write(cid, 0, 1), &[])).collect();
     let mut again = Vec::new();
     pdu::IcReq::default().push(&mut again);

@@ -21,7 +21,7 @@ pub(crate) struct World {
     server: Running,
     gate: Gate,
     clock: Arc<AtomicI64>,
-    /// A client whose requests depend on no held write, so that it always gets its replies.
+    /// A client that always gets its replies, because they never wait for the log.
     pub(crate) observer: Client,
 }
 
@@ -51,12 +51,13 @@ impl World {
         Some(Self { server, gate, clock, observer })
     }
 
-    /// From now on, nothing becomes durable.
+    /// Holds back all completions from the log. So to the server, nothing becomes durable from now
+    /// on.
     pub(crate) fn shut(&self) {
         self.gate.shut();
     }
 
-    /// Lets the writes that were held become durable.
+    /// Releases these completions. So the server learns what has become durable.
     pub(crate) fn open(&mut self) {
         self.gate.open();
         // Opening the gate does not wake the server. But in every turn, the server polls its path

@@ -1,4 +1,5 @@
-//! Draws virtual machines that come and go on one drive: their jobs, sizes, beginnings and ends.
+//! Draws at random which virtual machines come and go on one drive: their jobs, sizes, beginnings
+//! and ends.
 //!
 //! The population is invented. The paper (Lee et al., "Revisiting Trim for CXL Memory",
 //! `HotStorage` 2025) gives the traffic of each job, the two mixes of jobs, the number of machines

@@ -52,9 +52,8 @@ impl Stretch {
         allocated(self.memory.capacity())
     }
 
-    /// Makes room for `size` bytes at offset `at`, and returns this room. The bytes in the room are
-    /// not defined. Moves either the contents before `at` or the contents behind it, whichever are
-    /// shorter.
+    /// Makes room for `size` bytes at offset `at`, and returns this room. The room may hold any
+    /// bytes. Moves either the contents before `at` or the contents behind it: the shorter part.
     pub(super) fn open(&mut self, at: usize, size: usize) -> &mut [u8] {
         let len = self.len();
         if at * 2 < len {
@@ -139,8 +138,8 @@ impl Stretch {
         self.start = to;
     }
 
-    /// Moves the contents to memory of another size. All room is then on one side: before or behind
-    /// the contents.
+    /// Moves the contents to memory of another size. All room is then before the contents if
+    /// `is_before`, otherwise behind them.
     fn move_to(&mut self, capacity: usize, is_before: bool) {
         if !is_before && self.start == 0 {
             // The allocator may be able to grow the memory in place.
