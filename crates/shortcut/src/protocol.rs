@@ -6,12 +6,12 @@
 //!
 //! | | letter | number | token | descriptors | answer |
 //! |---|---|---|---|---|---|
-//! | take this file | `t` | 1 if the file is self-ending, otherwise 0 | yes | the open file | `y` or `n` |
-//! | yes | `y` | the log's number, if there is a log | | the file of the stage or of the table of debts | |
+//! | take this file | `t` | 1 if self-ending, otherwise 0 | yes | the open file | `y` or `n` |
+//! | yes | `y` | the log's number, if any | | the file of the stage or of the table of debts | |
 //! | no, the kernel must write the file | `n` | 0 | | | |
 //! | something was appended | `a` | the log's number | | | |
 //! | this process closes the log | `c` | the log's number | | | `d` |
-//! | done | `d` | the log's number, if there is a log | | | |
+//! | done | `d` | the log's number, if any | | | |
 //! | guard this log | `g` | the log's number | | the open file, the stage's file | `d` |
 //! | tell where debts are noted | `m` | 0 | yes | | `y` or `n` |
 //! | prepare this file of whole blocks | `w` | 0 | yes | the open file | `d` |
