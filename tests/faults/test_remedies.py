@@ -102,7 +102,7 @@ class Remedies(TestCase):
 
     @contextlib.contextmanager
     def mounted(self, *options):
-        """Mounts a file system or a folder in the place of the volume. Unmounts it at the end."""
+        """Mounts a file system or a folder at the volume's path. Unmounts it at the end."""
         if os.geteuid() != 0:
             self.skipTest("mounting needs root")
         os.makedirs(self.volume, exist_ok=True)

@@ -113,7 +113,8 @@ fn buffers_come_home(device: &mut dyn Device) {
     let outside = device.geometry().lba_count;
     for lba in [3, outside] {
         let mut buffer = pattern(4, 9);
-        // The buffer keeps a length below its capacity, and only that length is transferred.
+        // This buffer is shorter than its capacity. The device must transfer only the buffer's
+        // length, and must not change that length.
         buffer.set_len_lbas(2);
         let address = buffer.as_ptr();
         let completion = run(device, write(lba, buffer, false));
@@ -188,7 +189,10 @@ fn refuses_what_is_outside(device: &mut dyn Device) {
             run(device, Op::Read { lba: Lba(lba), buffer: Buffer::zeroed(lbas) }).result,
         ];
         let all_refused = outcomes.iter().all(|result| *result == Err(DeviceError::OutOfRange));
-        assert!(all_refused, "{lbas} blocks at {lba} of {count} are not all refused: {outcomes:?}");
+        assert!(
+            all_refused,
+            "some operation on {lbas} blocks at {lba} of {count} is not refused: {outcomes:?}"
+        );
     }
     let range = LbaRange { start: Lba(count - 1), end: Lba(count + 1) };
     let refused = run(device, Op::Deallocate { range }).result;

@@ -1,5 +1,6 @@
-//! `cargo x lab compare`: runs stock Redis and SlimIO in turn on the same namespace in one boot.
-//! Each ratio that it reports is between two measurements of the same round.
+//! `cargo x lab compare`: boots a virtual machine once, and there runs stock Redis and SlimIO in
+//! turn on the same namespace. Each ratio that it reports is between two measurements of the same
+//! round.
 
 use std::fs;
 use std::path::Path;

@@ -28,8 +28,8 @@ pub struct PhaseReport {
     pub errors: u64,
     /// Text of the first error reply.
     pub first_error: Option<String>,
-    /// Open loop: arrivals that were never sent because the server was too far behind. The time
-    /// that these arrivals had waited is in the histograms.
+    /// In an open loop: the number of requests that were due, but were never sent, because the
+    /// server was too far behind. The time that these requests had waited is in the histograms.
     pub never_sent: u64,
     /// Time from the phase's start to its last reply.
     pub elapsed: Duration,
@@ -41,8 +41,8 @@ pub struct PhaseReport {
     pub write_latency: Histogram<u64>,
     /// For each [`TICK`] since the phase began, the number of requests that were answered.
     pub timeline: Vec<u64>,
-    /// Open loop: by how many nanoseconds requests were sent too late although a connection was
-    /// free. This delay is the generator's own part of the latencies.
+    /// In an open loop: by how many nanoseconds requests were sent too late although a connection
+    /// was free. This delay is the generator's own part of the latencies.
     pub own_lag: Histogram<u64>,
 }
 
@@ -73,7 +73,8 @@ impl PhaseReport {
         self.record_latency(op, latency_ns);
     }
 
-    /// Like [`PhaseReport::record`], for a request that may have got no answer.
+    /// Like [`PhaseReport::record`], but does not count the request as answered. This is for
+    /// requests that may have got no answer.
     pub(super) fn record_latency(&mut self, op: Op, latency_ns: u64) {
         let histogram = if op.is_read() { &mut self.read_latency } else { &mut self.write_latency };
         histogram.saturating_record(latency_ns);

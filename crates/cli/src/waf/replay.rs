@@ -37,8 +37,8 @@ pub(super) struct Traces {
     /// Rule by which the collector picks the next reclaim unit
     #[arg(long, value_enum, default_value_t = VictimsName::Greedy)]
     victims: VictimsName,
-    /// Largest share of free reclaim units at which the collector works beside the host's writes; 0
-    /// for a drive that collects only when it must
+    /// While at most this share of the reclaim units is free, the collector works in the background
+    /// of the host's writes. With 0, it works only when it must
     #[arg(long, default_value_t = 0.25)]
     background: f64,
     /// Number of reclaim units that the drive exports: the more units, the smaller each unit
@@ -57,8 +57,8 @@ pub(super) struct Traces {
     /// may share slots
     #[arg(long)]
     separate: bool,
-    /// Print every point in time, as comma-separated values, instead of tables; the trace must be
-    /// complete
+    /// Instead of tables, print the values at every recorded time, separated by commas. The trace
+    /// must be complete
     #[arg(long)]
     points: bool,
 }
@@ -152,7 +152,7 @@ impl Traces {
         })
     }
 
-    /// The paper's drive, scaled to the recorded device.
+    /// The drive of the SlimIO paper, scaled to the size of the recorded device.
     fn config(&self, header: &TraceHeader, handles: u16, spare: f64) -> Result<Config, String> {
         let device_bytes = header.device_bytes.saturating_mul(self.stretch);
         let mut config = match self.exported_units {
@@ -215,8 +215,8 @@ fn describe(config: &Config) -> String {
 
 fn put_totals(outcomes: &[(u16, Outcome)]) {
     say(
-        "| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half | most units of \
-         several lifetimes |",
+        "| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half | \
+         largest number of units with several lifetimes |",
     );
     say("|---|---|---|---|---|---|---|");
     for (handles, outcome) in outcomes {

@@ -7,7 +7,7 @@ use crate::contents::words;
 /// Database, key, contents of the value, and expiry.
 pub(crate) type Entry = (u16, Vec<u8>, Vec<Vec<u8>>, Option<i64>);
 
-/// Every key of every database, sorted.
+/// All entries of all databases, sorted.
 pub(crate) fn contents(keyspace: &Keyspace) -> Vec<Entry> {
     sorted((0..16).map(DbIndex).flat_map(|db| keyspace.entries(db).map(move |entry| (db, entry))))
 }

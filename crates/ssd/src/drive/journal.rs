@@ -19,9 +19,8 @@ use crate::Ftl;
 /// The kernel's number for "input/output error".
 const EIO: i32 = 5;
 
-/// On a small drive, a checkpoint is made after this many changed pages at the latest. On a larger
-/// drive, it is made at the latest after as many changed pages as the drive exports. This limits
-/// the time that a start needs to replay entries.
+/// A checkpoint is made at the latest when this many pages were changed, or as many as the drive
+/// exports if that is more. This limits the time that a start needs to replay entries.
 const PAGES_MIN: u64 = 65_536;
 
 /// The journal of an open drive.
