@@ -43,7 +43,7 @@ pub(crate) struct UringPath {
     reaped: Vec<slimio_ring::Completion<Pending, Buffer>>,
 }
 
-/// The operation of the path to which an operation of the ring belongs.
+/// What an operation of the ring is for: which operation of the path, and which step of it.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     token: Token,
@@ -364,8 +364,9 @@ fn costs_less_as_plain_call(target: &Target, op: &Op) -> bool {
     if target.write_streams > 0 {
         return false;
     }
-    // For a durable write of the ring to a block device, the kernel uses only FUA. For a plain
-    // call, the kernel also flushes, which is a second command for the device and a second sleep.
+    // If a durable write to a block device goes through the ring, the kernel uses only FUA. For a
+    // plain call, the kernel also flushes. The flush is a second command for the device, and this
+    // thread sleeps a second time.
     let flushes_needlessly =
         target.kind == TargetKind::BlockDevice && target.write_cache != WriteCache::Stable;
     !(flushes_needlessly && matches!(op, Op::Write { durable: true, .. }))

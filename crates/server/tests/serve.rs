@@ -115,9 +115,10 @@ fn large_values_come_and_go_whole() {
     });
 }
 
-/// A client sends a save and then a large argument. The save ends before the argument is complete,
-/// because sending takes longer than a save. The server then resumes the client between two reads
-/// of the client's socket. Bytes that have arrived by then belong to the argument.
+/// A client sends `SAVE`, and then a `SET` with a large value. The save ends before the value has
+/// arrived, because sending the value takes longer than the save. The server then resumes the
+/// client between two reads of the client's socket. Bytes that have arrived by then belong to the
+/// value.
 #[test]
 fn a_large_value_that_comes_while_a_save_ends_is_whole() {
     let value: Vec<u8> = (0..900 << 10).map(|i| (i * 7 % 251) as u8).collect();
@@ -247,8 +248,8 @@ fn waitaof_waits_for_stable_media() {
         client.call(&["SET", "k", "w"]);
         assert!(client.call(&["WAITAOF", "1", "0", "0"]).contains("appendonly is disabled"));
         assert_eq!(client.call(&["CONFIG", "SET", "appendonly", "yes"]), "+OK\r\n");
-        // The log resumes after a snapshot. Writes that were not logged are kept only once that
-        // snapshot is adopted.
+        // The log resumes with a snapshot. Until this snapshot is adopted, a crash would lose the
+        // writes that were not logged.
         assert_eq!(client.call(&["WAITAOF", "1", "0", "0"]), "*2\r\n:1\r\n:0\r\n");
         assert_eq!(info(&mut client, "log_state"), "on");
     });
@@ -407,8 +408,8 @@ fn broken_protocol_is_answered_and_ended() {
 fn a_reply_that_came_while_its_client_waited_is_sent() {
     serving("", |server| {
         let mut client = server.connect();
-        // After the reset, no counter changes, so no timer wakes the server. It must not go to
-        // sleep before the reply is sent.
+        // The reset drops the samples of the server's counters. Without samples, no timer wakes the
+        // server. So the server must not go to sleep before the reply to `SAVE` is sent.
         assert_eq!(client.call(&["CONFIG", "RESETSTAT"]), "+OK\r\n");
         assert_eq!(client.call(&["SAVE"]), "+OK\r\n");
         assert_eq!(client.call(&["PING"]), "+PONG\r\n");

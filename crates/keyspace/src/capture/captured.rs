@@ -2,10 +2,10 @@
 //! in time.
 //!
 //! A small entry is copied. The copy adds little to the cost of fetching the entry's bytes from
-//! memory. After the copy, commands can change the entry in the keyspace at once. If a command
-//! replaced or deleted a large entry, the old entry is moved into the batch. Otherwise the batch
-//! and the keyspace share the large entry's value. The keyspace copies a shared piece of the value
-//! before it changes that piece.
+//! memory. Commands may then change the entry in the keyspace, without regard to the capture. If a
+//! command replaced or deleted a large entry, the old entry is moved into the batch. Otherwise the
+//! batch and the keyspace share the large entry's value. The keyspace copies a shared piece of the
+//! value before it changes that piece.
 //!
 //! ```text
 //! small: | meta: u32 | database: u16 | size: u16 | bytes of the entry ... | and so on
@@ -68,8 +68,8 @@ impl Captured {
         self.len == 0
     }
 
-    /// Bytes of the keys and values, whether owned or shared. This is about the size of the entries
-    /// when they are encoded.
+    /// Bytes of the keys and values, whether owned or shared. When the entries are encoded, they
+    /// have roughly this size.
     pub fn size(&self) -> usize {
         self.size
     }

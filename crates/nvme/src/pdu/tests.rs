@@ -1,4 +1,4 @@
-//! Compares encoded PDUs with byte vectors made by hand from the specification's figures.
+//! Compares encoded PDUs with bytes that were written by hand from the specification's drawings.
 
 use super::*;
 use crate::{Command, Completion, Sgl, Status, opcode};

@@ -65,5 +65,5 @@ fn a_change_is_on_every_image_once_the_log_is_durable_up_to_its_lsn() {
             server.stop();
         }
     }
-    assert!(kept > 30 && lost > 10, "too few cases: {kept} claimed changes, {lost} lost changes");
+    assert!(kept > 30 && lost > 10, "too few cases: {kept} durable changes, {lost} lost changes");
 }

@@ -27,7 +27,7 @@ pub(crate) const EXEMPT: &[(&[&str], &str)] = &[
     ),
     (
         &["bgsave", "bgrewriteaof", "lastsave", "save", "slimio|check", "slimio|pin"],
-        "the state of snapshots; a snapshot counts once the log is durable up to the snapshot's LSN",
+        "the state of snapshots; a snapshot counts only when the log is durable up to the snapshot's LSN",
     ),
     (&["waitaof"], "how far the log is on stable media"),
     (&["time"], "the time of day"),

@@ -36,8 +36,8 @@ pub(crate) struct Oracle {
     /// All records since formatting, except those that are known to be lost.
     records: Script,
     /// A release lets the log drop all records before it. For each release, this is the number of
-    /// the records before it. Recovery may start after any of the releases, or before the first
-    /// record.
+    /// the records before it. The recovered records may begin after any of the releases, or with
+    /// the first record.
     released: Vec<usize>,
 }
 
