@@ -94,9 +94,9 @@ pub struct Scenario {
     pub policy: Policy,
     /// What the clients do.
     pub work: Work,
-    /// Whether [`Scale::aged_payload_bytes`] are written and deleted first. If so, the files of the
-    /// server's log have been used before and do not grow. This is the normal state of a server
-    /// that rewrites its log now and then.
+    /// Whether data of [`Scale::aged_payload_bytes`] is written and deleted first. If so, the files
+    /// of the server's log have been used before and do not grow. This is the normal state of a
+    /// server that rewrites its log now and then.
     pub is_aged: bool,
     /// The metric that the row is about.
     pub headline: &'static str,
@@ -141,7 +141,8 @@ const SETS: SnapshotWork = SnapshotWork {
     compresses: true,
     kind: Kind::Save,
 };
-/// The same SETs, while the server rewrites its log, by itself, because the log has grown.
+/// The same SETs. Meanwhile, the server rewrites its log without being asked, because the log has
+/// grown.
 const SETS_REWRITTEN: SnapshotWork = SnapshotWork { kind: Kind::Growth, ..SETS };
 /// Shares of a value that a compressor can save: half of the value, and nothing of it.
 const HALF: f64 = 0.5;
@@ -349,14 +350,14 @@ pub struct Scale {
     pub warmup_s: f64,
     /// The measured stretch, in seconds.
     pub measured_s: f64,
-    /// The stretch after the measured one, in which system calls are counted, in seconds.
+    /// The stretch after the measured one, in seconds. During it, system calls are counted.
     pub counted_s: f64,
     /// Number of keys in the key range.
     pub key_count: u64,
-    /// Number of elements of each large set, hash or list in the rows on elements, and in the row
-    /// about a client that waits while another client runs commands on large sets.
+    /// Number of elements of each large set, hash or list. This number is for the rows with
+    /// [`Work::Elements`] and for the row with [`Work::Beside`].
     pub element_count: u64,
-    /// Payload written and deleted before a row that is aged, in bytes.
+    /// Bytes of payload that are written and deleted before each row with [`Scenario::is_aged`].
     pub aged_payload_bytes: u64,
     /// Number of requests that one `redis-benchmark` sends.
     pub redis_benchmark_requests: u64,
@@ -364,7 +365,7 @@ pub struct Scale {
     pub log_requests: u64,
     /// Payload of the log that is replayed, in bytes.
     pub replay_payload_bytes: u64,
-    /// Payload of the data set of rows with a snapshot, in bytes.
+    /// Bytes of payload in the data set, in each row with a snapshot.
     pub snapshot_payload_bytes: u64,
     /// Number of keys, or of fields of one hash, in the rows about the slowest command. Also the
     /// number of elements of the list in the row about the middle of a list.

@@ -1,4 +1,4 @@
-"""redis-benchmark, unchanged."""
+"""Runs the unmodified program redis-benchmark against the server."""
 
 import csv
 import io

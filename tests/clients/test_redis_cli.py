@@ -1,4 +1,4 @@
-"""redis-cli, unchanged."""
+"""Runs the unmodified program redis-cli against the server."""
 
 import subprocess
 

@@ -30,7 +30,7 @@ pub(crate) fn of_block_device(path: &Path) -> Option<String> {
     of_node(&Path::new("/sys/dev/block").join(number).canonicalize().ok()?)
 }
 
-/// Like [`of_block_device`], but for the block device's directory in `/sys`.
+/// Like [`of_block_device`], but finds the block device by its directory in `/sys`.
 fn of_node(node: &Path) -> Option<String> {
     if let Some(partition) = read(&node.join("partition")) {
         return Some(format!("{} partition {partition}", of_node(node.parent()?)?));

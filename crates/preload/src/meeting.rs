@@ -202,8 +202,8 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     Ok(own)
 }
 
-/// Asks the keeper to take a file. Returns the keeper's number for the log and the stage's file, or
-/// `None` if the file is left to the kernel.
+/// Asks the keeper to take a file. Returns two things: the number by which the keeper knows the
+/// log, and the file of the log's stage. Returns `None` if the file is left to the kernel.
 ///
 /// # Errors
 /// If the keeper has ended. The keeper may have begun to take the file before that.

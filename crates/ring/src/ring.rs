@@ -59,7 +59,8 @@ impl std::fmt::Debug for OpId {
 /// seconds. If operations are still in flight after that, the memory that the kernel may still
 /// access is leaked.
 pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
-    /// This is `ManuallyDrop`, because the io_uring is closed only after all operations have ended.
+    /// This is `ManuallyDrop`, because `drop` itself closes the io_uring: after all operations have
+    /// ended, or after it has waited for them as long as it may.
     pub(crate) uring: ManuallyDrop<IoUring<W::Submission, W::Completion>>,
     pub(crate) features: Features,
     polling: Polling,
@@ -73,7 +74,7 @@ pub struct Ring<T: Copy, M: Memory = Vec<u8>, W: Width = Narrow> {
     pub(crate) arrived: VecDeque<Arrived>,
     /// Completions that this ring has made itself, without the kernel.
     pub(crate) made: Vec<Completion<T, M>>,
-    /// Receives that wait until a buffer is given back.
+    /// Receive operations that wait until a buffer is given back.
     pub(crate) starved: Vec<Name>,
     /// Number of entries that were queued so far, including those in the backlog. The kernel gets
     /// the entries in the order in which they were queued.
@@ -116,8 +117,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.features
     }
 
-    /// Makes `count` buffers of `buffer_size` bytes each for [`receive`](Self::receive). `count` is
-    /// a power of two.
+    /// Makes `count` buffers of `buffer_size` bytes each for [`receive`](Self::receive). `count`
+    /// must be a power of two.
     ///
     /// # Errors
     /// When the kernel has no memory for the buffers.
@@ -194,8 +195,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Queues an entry for the next submission.
     ///
     /// # Safety
-    /// The memory that the entry points to belongs to the operation that the entry's user data
-    /// names, and stays unchanged until this operation's completion is reaped.
+    /// The entry's user data names an operation. The memory that the entry points to must belong to
+    /// this operation, and must stay unchanged until the operation's completion is reaped.
     pub(crate) unsafe fn push(&mut self, entry: W::Submission) {
         if self.refused.is_some() {
             // After a refusal, `push` is called only for cancels. The entry is dropped, because the
@@ -335,7 +336,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         let may_be_taken = self.polling.submissions_idle_ms.is_some() && self.is_enabled;
         if may_be_taken && !is_planted("refused-ends-polled") {
             // A kernel thread may take entries from the queue at any moment, without a call. Only
-            // that thread knows which entries it has taken. So this call ends no operation.
+            // that thread knows which entries it has taken. So no operation can be ended here.
             return;
         }
         let untaken = self.uring.submission().len() + self.backlog.len();

@@ -304,9 +304,9 @@ impl Table {
         (next, entries)
     }
 
-    /// Visits the bucket at a position. Passes to `take` the entries that the running capture has
-    /// not taken yet, which are those with the other epoch, and gives them this epoch. Returns
-    /// where the next bucket begins, and the count of entries in the visited bucket.
+    /// Visits the bucket at a position. If an entry's epoch is not `epoch`, the running capture has
+    /// not taken the entry yet. Passes each such entry to `take`, and gives it the epoch `epoch`.
+    /// Returns where the next bucket begins, and the count of entries in the visited bucket.
     pub(crate) fn take_bucket(
         &mut self,
         from: Position,

@@ -10,8 +10,8 @@ use slimio_ssd::{Clock, Config, DataPlace, Deallocated, DriveOptions, EmulatedDr
 
 pub(crate) fn options(clock: Clock) -> DriveOptions {
     let options = DriveOptions::new(Config::scaled(24 << 20), clock);
-    // If blocks that hold nothing read as zeros, a test could not tell whether the drive knows that
-    // a block holds nothing, or has just read zeros from its file.
+    // For a block that holds nothing, the drive returns a pattern. If it returned zeros, a test
+    // could not tell them from zeros in the drive's file.
     DriveOptions { deallocated: Deallocated::Pattern, ..options }
 }
 

@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// Runs a command with data, in the capsule or by R2T.
+    /// Runs a command, and sends data for it: in the capsule, or when an R2T asks for the data.
     pub(crate) fn store(
         &mut self,
         command: Command,
