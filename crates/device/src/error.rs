@@ -98,8 +98,8 @@ pub enum OpenError {
         holder: Option<u32>,
     },
     /// No process that can be seen from here has the device or file open. But operations of a
-    /// process that has ended are still in flight, or a process in another container has it open.
-    /// Nothing was read. Try again when the device has finished these operations.
+    /// process that has ended are still in flight, or a process in another container has the device
+    /// or file open. Nothing was read. Try again when the device has finished these operations.
     StillInFlight {
         /// Path of the file or device that those operations keep locked.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The one room in which clients wait.
+//! The waiting room: all clients that wait, whatever they wait for.
 //!
 //! ```text
 //!                      ┌─ room in the log ──┐ woken  ┌─► its request runs again
@@ -49,7 +49,8 @@ pub(crate) enum Reason {
     RoomForStep,
     /// The end of a `CLIENT PAUSE`.
     Pause,
-    /// The end of the long request, which runs in steps (see `engine::long`).
+    /// The end of the long request that is running in steps (see `engine::long`). Only one such
+    /// request runs at a time.
     LongRequest,
     /// Keys of the request are taken: they became ready for clients that began to wait earlier, and
     /// these clients are served first.
@@ -178,7 +179,7 @@ impl Waiting {
         size_of::<Self>() + then + keys + LINE_MEMORY
     }
 
-    /// The part of the reply that a command that runs in steps has made so far.
+    /// If the command runs in steps: the part of its reply that the steps have made so far.
     pub(crate) fn made(&self) -> Option<&ReplyBuf> {
         match &self.then {
             Then::GoOn(command) => command.steps.made(),
@@ -239,7 +240,7 @@ impl WaitingRoom {
         })
     }
 
-    /// Adds a client that begins to wait to the lists.
+    /// Adds a client to the lists when it begins to wait.
     pub(crate) fn enter(&mut self, conn: ConnId, waiting: &Waiting) {
         let before = self.lines[waiting.reason.line() as usize].insert(waiting.ticket, conn);
         assert!(before.is_none(), "each request that waits has a ticket of its own");
@@ -299,8 +300,8 @@ impl WaitingRoom {
         self.deadlines.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// The client with the earliest deadline that has passed, among the clients that come after
-    /// `after`.
+    /// The next client in the order of deadlines: the first one, or the one that follows `after`.
+    /// `None` if this client's deadline has not passed yet.
     pub(crate) fn next_late(
         &self,
         now: Instant,

@@ -10,8 +10,8 @@ pub fn push_completion(out: &mut Vec<u8>, completion: &Completion, digests: Dige
     push_head(out, Kind::CapsuleResp, 0, &header, digests, 4, 0);
 }
 
-/// Appends a command capsule with its in-capsule data, which may be empty. `alignment` is the
-/// alignment of data that the controller asked for, in bytes.
+/// Appends a command capsule with its in-capsule data, which may be empty. The data is aligned to
+/// `alignment` bytes, as the controller has asked.
 pub fn push_command(
     out: &mut Vec<u8>,
     command: &Command,
@@ -26,8 +26,8 @@ pub fn push_command(
 }
 
 /// Appends an H2CData or C2HData PDU up to its data. The caller then has to append `head.datal`
-/// bytes of data and, if the connection has data digests, their [digest](data_digest). `alignment`
-/// is the alignment of data that the other side asked for, in bytes.
+/// bytes of data and, if the connection has data digests, their [digest](data_digest). The data is
+/// aligned to `alignment` bytes, as the other side has asked.
 pub fn push_data_head(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -70,7 +70,7 @@ fn sizes(kind: Kind, digests: Digests, alignment: usize, data_size: usize) -> (u
     (data_at, data_at + data_size + digest_size)
 }
 
-/// A common header.
+/// The common header, with which every PDU begins.
 pub(super) fn common(kind: Kind, flags: u8, data_at: usize, size: usize) -> [u8; COMMON_SIZE] {
     let [a, b, c, d] = (size as u32).to_le_bytes();
     [kind as u8, flags, kind.header_size() as u8, data_at as u8, a, b, c, d]

@@ -15,8 +15,8 @@ impl Log {
             return;
         }
         self.check_lsns();
-        // A log that has latched, that is, stopped after a failure, may have dropped a batch that
-        // could not be written.
+        // A latched log has stopped after a failure. It may have dropped a batch that could not be
+        // written.
         if self.latch.is_none() {
             self.check_batches();
             self.check_buffers();
@@ -46,8 +46,8 @@ impl Log {
         assert!(covers <= self.written, "a flush covers a record that is not written");
     }
 
-    /// Checks that the batches in flight, the closed batches and the open batch are together the
-    /// log from the written LSN to its end, without a gap.
+    /// Checks the part of the log from the written LSN to the log's end. It must consist of the
+    /// batches in flight, then the closed batches, then the open batch, without a gap.
     fn check_batches(&self) {
         let ends: Vec<Lsn> = self.flight.iter().map(|flight| flight.end).collect();
         assert!(ends.is_sorted_by(|a, b| a < b), "batches in flight are not in order: {ends:?}");
@@ -58,7 +58,7 @@ impl Log {
         let is_tail = |index: usize| self.flight[index].is_tail;
         assert!(
             !(1..ends.len()).any(is_tail),
-            "a tail must be submitted only while no other batch is in flight"
+            "a write of the growing last batch was submitted while another batch was in flight"
         );
         let mut end = self.submitted();
         for waiting in self.closed.iter().chain(&self.open) {
@@ -85,7 +85,7 @@ impl Log {
         assert_eq!(
             used + self.free.len(),
             self.buffer_count,
-            "a buffer is neither free nor in a batch, or is in two"
+            "the free buffers and the buffers of the batches are not all buffers"
         );
     }
 

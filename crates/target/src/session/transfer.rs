@@ -28,8 +28,8 @@ pub(super) enum DataSize {
     ToHostUpTo,
 }
 
-/// Offsets in the command of two fields of its SGL descriptor: the length and the kind. Errors name
-/// these offsets.
+/// Offsets, within the command, of the length and the kind in its SGL descriptor. Errors name these
+/// offsets.
 const LENGTH_AT: u16 = 32;
 const KIND_AT: u16 = 39;
 
