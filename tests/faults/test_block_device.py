@@ -106,8 +106,9 @@ class SmallDevice(TestCase):
         return random.Random(number).randbytes(self.value_size)
 
     def snapshot(self, server, client, command, field):
-        """Takes a snapshot. The server accepts the command only while it is not taking a snapshot
-        for the log. Returns INFO at the end of the snapshot."""
+        """Takes a snapshot. While the server takes a snapshot for the log, it refuses the command,
+        so the command is sent again until the server accepts it. Returns INFO at the end of the
+        snapshot."""
         until(lambda: client.raw(command)[0] == b"+", 20, f"{command} being taken")
 
         def ended():

@@ -159,8 +159,8 @@ fn of_memory() -> i32 {
 pub(crate) fn lock(slot: usize, stage: &File) {
     let Some(told) = told() else { return };
     let bit = 1 << slot;
-    // A child of vfork(2) makes no lock, because the process that owns the memory has locked the
-    // file.
+    // A child of vfork(2) does not lock the file, because the process that owns the memory has
+    // already locked it.
     if is_planted("borrowed-taken-for-own") {
         told.state.process.store(process(), Ordering::Relaxed);
     }

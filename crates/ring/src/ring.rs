@@ -135,8 +135,8 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// The bytes that were received into a buffer.
     ///
     /// # Panics
-    /// When this ring has not handed out a buffer of that number, or when the ring's buffers are
-    /// smaller than `provided` says.
+    /// When this ring has not handed out the buffer that `provided` names, or when the ring's
+    /// buffers are smaller than `provided` says.
     pub fn bytes(&self, provided: &Provided) -> &[u8] {
         self.pool.as_ref().expect("the ring has a pool of buffers").bytes(provided)
     }
@@ -144,7 +144,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
     /// Gives a buffer back to the ring, so that the ring can receive into it again.
     ///
     /// # Panics
-    /// When this ring has not handed out a buffer of that number.
+    /// When this ring has not handed out the buffer that `provided` names.
     #[expect(clippy::needless_pass_by_value, reason = "the ring takes the buffer back")]
     pub fn give_back(&mut self, provided: Provided) {
         self.pool.as_mut().expect("the ring has a pool of buffers").give_back(&provided);

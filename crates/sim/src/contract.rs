@@ -331,7 +331,8 @@ fn readiness_tells_of_completions(device: &mut dyn Device) {
             Some(false),
             "round {round}: there is no completion yet"
         );
-        // Every third operation is out of range, so it fails before the device sees it.
+        // Every third operation is out of range, so it fails without I/O. Its completion must make
+        // the descriptor readable, too.
         let lba = if round % 3 == 2 { outside } else { round };
         device.submit(Token(round), write(lba, pattern(1, round), true)).expect("there is room");
         device.kick();

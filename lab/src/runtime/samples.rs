@@ -164,7 +164,7 @@ impl Drop for Sampler {
 pub struct Samples {
     /// The samples taken during the repetitions.
     pub during: Vec<Sample>,
-    /// Begin and end of each time in which clients were held back.
+    /// Begin and end of each period in which clients were held back.
     pub held_back: Vec<(f64, f64)>,
     /// The last sample: its counters cover the run from an empty drive until all snapshots were
     /// complete.

@@ -2,7 +2,7 @@
 //! in time.
 //!
 //! A small entry is copied. The copy adds little to the cost of fetching the entry's bytes from
-//! memory. Commands may then change the entry in the keyspace, without regard to the capture. If a
+//! memory. Commands can then change the entry in the keyspace, without regard to the capture. If a
 //! command replaced or deleted a large entry, the old entry is moved into the batch. Otherwise the
 //! batch and the keyspace share the large entry's value. The keyspace copies a shared piece of the
 //! value before it changes that piece.
