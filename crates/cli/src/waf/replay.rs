@@ -214,10 +214,8 @@ fn describe(config: &Config) -> String {
 }
 
 fn put_totals(outcomes: &[(u16, Outcome)]) {
-    say(
-        "| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half | \
-         largest number of units with several lifetimes |",
-    );
+    say("| handles | host MiB | media MiB | erased MiB | WAF | WAF of the second half | \
+         largest number of units with several lifetimes |");
     say("|---|---|---|---|---|---|---|");
     for (handles, outcome) in outcomes {
         let Some(last) = outcome.points.last() else { continue };
