@@ -19,7 +19,7 @@ use crate::{
     WriteCache,
 };
 
-/// Longest transfer of one operation, in blocks: 8 MiB.
+/// Longest transfer of one operation, in blocks. 2048 blocks are 8 MiB.
 pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 
 /// An open file or block device.
@@ -27,8 +27,8 @@ pub(crate) const TRANSFER_LBAS_MAX: u32 = 2048;
 pub(crate) struct Target {
     pub(crate) file: File,
     /// The claim: an open file that keeps other servers from the volume as long as an operation is
-    /// in flight. The ring of each path to the target registers it. `None` if `file` itself is the
-    /// claim.
+    /// in flight. For this, the ring of each path to the target registers the claim. `None` if
+    /// `file` itself is the claim.
     pub(crate) claim: Option<Claim>,
     pub(crate) path: PathBuf,
     pub(crate) kind: TargetKind,
@@ -38,8 +38,8 @@ pub(crate) struct Target {
     pub(crate) mapped: Arc<MappedRange>,
     pub(crate) write_cache: WriteCache,
     pub(crate) in_flight_max: u32,
-    /// Number of write streams that a write may name, counted from one. Without io_uring, there are
-    /// none.
+    /// Number of write streams that a write may name. The first stream is number one. Without
+    /// io_uring, there are no streams.
     pub(crate) write_streams: u8,
     /// Whether a write to an allocated block overwrites that block. If not, each write needs new
     /// space, so allocating the block in advance is of no use.
@@ -200,8 +200,8 @@ impl Target {
         let filled = self.reserve_holes(&holes).and_then(|()| self.zero_holes(&holes));
         let holes = FilledHoles(holes);
         if let Err(error) = filled {
-            // The caller needs all of the space, so the filled part is given back. On a full disk,
-            // others may need that part.
+            // A part of the space is of no use to the caller, so the filled part is given back. On
+            // a full disk, others may need that part.
             self.empty_holes(&holes);
             return Err(of_io(&error));
         }

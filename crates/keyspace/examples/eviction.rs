@@ -56,8 +56,8 @@ fn wanted(reads: usize) -> impl Iterator<Item = String> {
     })
 }
 
-/// Runs the reads on a stock server. Returns the hit rate, in percent, of the second half of the
-/// reads, the count of keys at the end, and the time that all reads took.
+/// Runs the reads on a stock server. Returns the percentage of hits in the second half of the
+/// reads; the count of keys at the end; and the time that all reads took.
 fn redis(reads: usize, policy: &str, samples: usize) -> Option<(f64, usize, Duration)> {
     let mut stock = Stock::start()?;
     let limit = (stock.info("used_memory") + LIMIT).to_string();

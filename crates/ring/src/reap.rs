@@ -36,7 +36,7 @@ pub enum Outcome<M = Vec<u8>> {
     /// Received bytes, in a buffer of the ring. Give the buffer back with [`Ring::give_back`].
     /// `None` at the end of the stream.
     Received(Result<Option<Provided>, Errno>),
-    /// A single receive has ended.
+    /// A receive into a vector of the caller has ended.
     ReceivedInto {
         /// The vector that was given to the operation, with the received bytes appended.
         bytes: Vec<u8>,
@@ -63,7 +63,7 @@ pub enum Outcome<M = Vec<u8>> {
     Transferred {
         /// The memory that was given to the operation.
         memory: M,
-        /// Whether all bytes of the memory were moved.
+        /// Whether all bytes of the memory were read or written.
         result: Result<(), TransferError>,
     },
     /// A driver's command has ended.

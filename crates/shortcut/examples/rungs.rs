@@ -31,10 +31,12 @@ use slimio_device::Buffer;
 use slimio_shortcut::{LogFile, Stage, Written};
 
 /// Number of bytes in each log before the measurement, except on the rung *preload, from empty*.
-/// The keeper adds the same number of zeros ahead, and no more until half of these zeros are used.
+/// The keeper writes the same number of zeros after the log's end, and no more until half of these
+/// zeros are used.
 const BEFORE: usize = 8 << 20;
-/// Numbers of durable appends in each round, and while the kernel's functions are counted.
+/// Number of durable appends in each round.
 const WRITES: usize = 200;
+/// Number of durable appends while the kernel's functions are counted.
 const TRACED_WRITES: usize = 20;
 const ROUNDS: usize = 7;
 /// The names of the rungs. `slimio shortcut run` must be given the pattern `*/preload.log`.
@@ -190,8 +192,8 @@ fn made(path: &Path, rung: usize, whole: usize) -> Result<File> {
             file.write_all(&vec![0; whole])?;
             rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(BEFORE as u64))?;
         }
-        // Meanwhile, the keeper fills the log with zeros ahead. On the rungs `ZEROED` and `DIRECT`,
-        // the log was filled before the measurement, too.
+        // During this pause, the keeper writes zeros after the log's end. The rungs `ZEROED` and
+        // `DIRECT` have zeros there before the measurement, too.
         PRELOAD => std::thread::sleep(Duration::from_millis(300)),
         _ => {}
     }

@@ -1,8 +1,8 @@
-//! The staged part of a log: a header, and bytes that a program has appended. It is in memory that
-//! the program and its keeper (`slimio shortcut run`) share. The last staged bytes may still be
-//! missing in the file. If the program is killed then, another process *mends* the log: it writes
-//! the missing bytes to the file. After the staged bytes, the memory may also hold *loaded* bytes,
-//! which were read from the file.
+//! The staged part of a log: a header, and bytes that a program has appended. The program shares
+//! the memory of this part with its keeper, the process `slimio shortcut run`. The last staged
+//! bytes may not be in the file yet. If the program is killed then, another process *mends* the
+//! log: it writes the missing bytes to the file. After the staged bytes, the memory may also hold
+//! *loaded* bytes, which were read from the file.
 //!
 //! The header is in the first block, in little-endian order:
 //!
@@ -282,9 +282,9 @@ impl<'a> Staged<'a> {
         self.get(IS_APPEND) != 0
     }
 
-    /// Whether the keeper must be told of an append: because it does not look at the log by itself,
-    /// or because the log needs the keeper's work (`is_urgent`). For each of the two reasons, the
-    /// keeper is told only once.
+    /// Whether the keeper must be told of an append. There are two reasons to tell it: the keeper
+    /// does not look at the log by itself, or the log needs the keeper's work (`is_urgent`). For
+    /// each of the two reasons, the keeper is told only once.
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };
@@ -309,8 +309,9 @@ impl<'a> Staged<'a> {
         self.staged_to() - self.written() > STAGE_SIZE / 4
     }
 
-    /// The number of bytes that can be staged before the next bytes of the file must be
-    /// [loaded](Self::loading). The loaded bytes fill up the block in which the staged bytes end.
+    /// The number of bytes that can be staged before more bytes of the file must be
+    /// [loaded](Self::loading). Only whole blocks are written. So if the staged bytes end within a
+    /// block that the file already has, that block must be filled up with the file's own bytes.
     pub(crate) fn loaded(&self) -> u64 {
         let is_whole = self.staged_to() >= self.size() || self.get(LOADED) >= self.size();
         if is_whole { u64::MAX } else { self.get(LOADED).saturating_sub(self.staged_to()) }
@@ -354,8 +355,9 @@ impl<'a> Staged<'a> {
         count
     }
 
-    /// Begins to stage bytes for another place. All bytes that were staged must be in the file. The
-    /// caller must then [load](Self::loading) the memory, and call [`has_moved`](Self::has_moved).
+    /// Begins to stage bytes for another place in the file. All bytes that were staged must be in
+    /// the file. The caller must then [load](Self::loading) the file's bytes at the new place, and
+    /// call [`has_moved`](Self::has_moved).
     pub(crate) fn move_to(&mut self, offset: u64) {
         self.set(SIZE, self.size());
         self.set(IS_MOVING, 1);
@@ -417,8 +419,8 @@ impl<'a> Staged<'a> {
         (from, &self.memory[LBA_SIZE + (from - self.start()) as usize..][..size as usize])
     }
 
-    /// Notes that the staged bytes up to `end` are in the file. Full blocks leave the stage only
-    /// when they fill half of it, so that little is copied.
+    /// Notes that the staged bytes up to `end` are in the file. Full blocks that are in the file
+    /// leave the stage only once they fill half of the stage, so that little is copied.
     pub(crate) fn is_written(&mut self, end: u64) {
         self.set(WRITTEN, end);
         self.set(SIZE, self.size());

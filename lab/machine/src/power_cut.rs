@@ -184,7 +184,7 @@ fn marks_in_order(log: &[u8]) -> Result<Marks, Failure> {
     Ok(marks.last().copied().into_iter().collect())
 }
 
-/// Checks that no acknowledged write is missing, and that the server holds no write that was never
+/// Checks that every acknowledged write was found, and that every write that was found had been
 /// sent.
 fn compare(seen: &Marks, found: &Marks) -> Result<(), String> {
     for (client, &sent) in seen {

@@ -50,8 +50,8 @@ const RECOVERY: &[Column] = &[
     ("MB/s", "recovery_mb_per_s"),
     ("keys/s", "recovery_keys_per_s"),
     ("read from device MB/s", "recovery_device_read_mb_per_s"),
-    ("device can MB/s", "device_read_mb_per_s"),
-    ("MB/s / device can", "recovery_share_of_device_read"),
+    ("device's best MB/s", "device_read_mb_per_s"),
+    ("MB/s / device's best", "recovery_share_of_device_read"),
 ];
 
 const WAITERS: &[Column] = &[

@@ -61,7 +61,8 @@ pub fn join(device: &Path, server: &Path, out: &Path) -> Result<Joined> {
     let missing: usize = streams.values().map(VecDeque::len).sum();
     if missing > 0 {
         return Err(BenchError::Broken(format!(
-            "{missing} blocks that the server says it wrote did not arrive at the device"
+            "{missing} blocks did not arrive at the device, although the server says that it \
+             wrote them"
         )));
     }
     let Joined { named_blocks, other_blocks, .. } = joined;
@@ -184,7 +185,7 @@ mod tests {
         let error = join(&device, &server, &out)
             .expect_err("traces of different runs are refused")
             .to_string();
-        assert!(error.starts_with("3 blocks that the server says"), "{error}");
+        assert!(error.starts_with("3 blocks did not arrive at the device"), "{error}");
         std::fs::remove_dir_all(&folder).expect("the test can remove its folder");
     }
 }

@@ -147,9 +147,9 @@ impl Running {
         Self::ended_by(Signal::KILL, command)
     }
 
-    /// Starts a program that gets the signal `end` on drop. This is for a program that, on that
-    /// signal, frees resources that the kernel would keep after SIGKILL, such as shared memory, and
-    /// then ends at once.
+    /// Starts a program that gets the signal `end` on drop. Some programs use resources that the
+    /// kernel would keep after SIGKILL, such as shared memory. On the signal `end`, such a program
+    /// must free these resources, and then end at once.
     pub(crate) fn ended_by(end: Signal, command: &mut Command) -> Self {
         Self { child: command.process_group(0).spawn().unwrap(), end }
     }

@@ -21,10 +21,10 @@
 //! ```
 //!
 //! A *fuzzy* capture ([`CaptureKind::Fuzzy`]) omits pre-images that a replay of the log does not
-//! need. These are the pre-images of entries that were deleted, and of entries that a command
-//! overwrote as a whole, if the command's log record does not depend on the old entry. The old
-//! entry is still handed over if the effect of the command depends on the old value, or if the
-//! command reads the old value to write another key.
+//! need. If a command deletes an entry, there is no pre-image. If a command overwrites an entry as
+//! a whole, and the command's log record does not depend on the old entry, there is no pre-image,
+//! either. The old entry is still handed over if the effect of the command depends on the old
+//! value, or if the command reads the old value to write another key.
 //!
 //! A capture that is given up leaves entries of both epochs behind. *Settling* continues the walk,
 //! hands nothing out, and gives every entry the new epoch. Then the next capture can begin.
@@ -76,7 +76,7 @@ pub enum CaptureKind {
     PointInTime,
     /// Every entry as it was when the capture began, except entries that were deleted or
     /// overwritten as a whole before they were taken. To get the data set as of the capture's end,
-    /// replay the log of the capture on top of the captured entries.
+    /// replay the log that was written during the capture on top of the captured entries.
     Fuzzy,
 }
 
@@ -318,8 +318,8 @@ impl Keyspace {
         }
     }
 
-    /// If no capture is running, gives two swapped databases their new numbers. During a capture,
-    /// the databases keep their old numbers.
+    /// Gives two swapped databases their new numbers if the capture's state is
+    /// [`CaptureState::Idle`]. Otherwise, the databases keep their old numbers until it is.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
         let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {

@@ -31,7 +31,7 @@ pub struct HashLimits {
     /// Limit of fields (`hash-max-listpack-entries`). If this value is larger than
     /// [`PACKED_LEN_MAX`], the limit is [`PACKED_LEN_MAX`].
     pub fields: usize,
-    /// Size in bytes of the longest field or value (`hash-max-listpack-value`).
+    /// Limit of the size of each field and each value, in bytes (`hash-max-listpack-value`).
     pub element_size: usize,
 }
 

@@ -88,8 +88,8 @@ impl Driver {
             match outcome {
                 Some(Outcome::Reply) => return (bytes(&reply), steps),
                 Some(Outcome::Block(block)) => {
-                    // This is the reply to a client that must not wait because it is in a
-                    // transaction, or whose wait has ended without a value.
+                    // A client in a transaction must not wait, so it gets its reply at once. Any
+                    // other client gets the reply of a wait that has ended without a value.
                     let nothing =
                         if self.in_transaction { block.nothing } else { Nothing::NullArray };
                     nothing.reply(&mut reply);

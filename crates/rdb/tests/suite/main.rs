@@ -1,4 +1,5 @@
-//! Tests write, read and damage files of every version, and exchange files with a stock server.
+//! Tests of RDB files of every version. They write, read and damage such files, and exchange files
+//! with a stock server.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 

@@ -21,7 +21,8 @@ pub(crate) struct Loading {
 /// A requested shutdown: the server is to make the log durable, and then to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shutdown {
-    /// Whether to take a snapshot first; `None` means only if the directive `save` is not empty.
+    /// Whether to take a snapshot first. If this is `None`, a snapshot is taken only if the
+    /// directive `save` is not empty.
     pub(crate) save: Option<bool>,
     /// Whether the server ends even if the snapshot fails.
     pub(crate) is_forced: bool,

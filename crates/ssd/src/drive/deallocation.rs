@@ -11,9 +11,10 @@
 //! old bytes for three reasons: its space was not given back yet; it could not be given back; or a
 //! write was under way at the deallocation, and stored its bytes afterwards. This process remembers
 //! these blocks. The next process finds the last deallocations in the journal, and finishes them.
-//! Besides, before it first maps a block in a part of the drive, it looks in the file for old bytes
-//! of that part's blocks that hold nothing. So a checkpoint, after which the journal's older
-//! deallocations are not read any more, need not wait until their space was given back.
+//! After a checkpoint, the journal's older deallocations are not read any more. So the next process
+//! also searches the drive, one part at a time: before it first maps a block in a part, it looks
+//! for that part's blocks that hold nothing, but have bytes in the file. Because of this search, a
+//! checkpoint need not wait until the space of deallocated blocks was given back.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -223,8 +224,8 @@ impl Shared {
 
     /// Called when an operation has moved its bytes. While it moved them, another path may have
     /// deallocated some of the operation's blocks. These blocks hold nothing, no matter whether the
-    /// operation or the deallocation came first. So this removes the bytes that a write put there,
-    /// and makes a read return bytes of the value `nothing` for these blocks.
+    /// operation or the deallocation came first. So this call removes the bytes that a write put
+    /// there, and makes a read return bytes of the value `nothing` for these blocks.
     pub(super) fn settle(&self, begun: &mut StartedOp, nothing: u8) {
         let is_same = self.deallocations.load(Ordering::SeqCst) == begun.deallocations;
         if is_same || is_planted("late-bytes-stay") {

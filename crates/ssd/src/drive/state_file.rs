@@ -196,9 +196,9 @@ impl Display for Lost {
             ),
             Self::Tail => f.write_str(
                 "the end of the SSD's mapping is lost, because the state file beside the data file \
-                 (its name ends in .mapping) is damaged, or because the machine has failed: if only \
-                 the lost part mapped some data, this data now counts as written by the first handle. \
-                 The counters do not include the lost part",
+                 (its name ends in .mapping) is damaged, or because the machine has failed: data \
+                 that only the lost part mapped now counts as written by the first handle. The \
+                 counters do not include the lost part",
             ),
         }
     }

@@ -4,14 +4,14 @@ use super::{ModelError, check_alpha};
 
 /// Write amplification A under greedy cleaning, for a drive of many units of `unit_pages` pages.
 ///
-/// Let the drive have T units of Np pages each, and export as many pages as U units have. A host
-/// write makes a page of a given unit invalid with probability `i / (U Np)`, where `i` is the
-/// number of the unit's valid pages. In steady state, units go from `i` to `i - 1` valid pages as
-/// often as units are collected. Let that be `V` times per host write. So there are `V U Np / i`
-/// units with `i` valid pages, for each `i` from `Np` down to the valid count of victims. Victims
-/// have `k` or `k - 1` valid pages: of the units that reach `k`, a share `q` loses one more page
-/// before its collection. The numbers of units add up to T, and each victim frees `Np - (k - q)`
-/// pages for host writes:
+/// Let the drive have T units of Np pages each, and export as many pages as U units have. Then
+/// alpha is T / U. A host write makes a page of a given unit invalid with probability
+/// `i / (U Np)`, where `i` is the number of the unit's valid pages. In steady state, units go from
+/// `i` to `i - 1` valid pages as often as units are collected. Let that be `V` times per host
+/// write. So there are `V U Np / i` units with `i` valid pages, for each `i` from `Np` down to the
+/// valid count of victims. Victims have `k` or `k - 1` valid pages: of the units that reach `k`, a
+/// share `q` loses one more page before its collection. The numbers of units add up to T, and each
+/// victim frees `Np - (k - q)` pages for host writes:
 ///
 /// ```text
 /// alpha = A (H(Np) - H(k) + q / k)      A = Np / (Np - k + q)      H: harmonic numbers
@@ -60,8 +60,9 @@ mod tests {
     #[test]
     fn greedy_has_its_known_values() {
         // The expected values come from a simulation that is independent of this code. The spare
-        // factor is 0.1. The first value is without trims, the second with 0.1 trims of any page
-        // per write.
+        // factor is 0.1. The first value is without trims. For the second value, the host makes 0.1
+        // trims per write, each of a page that is drawn from all logical
+        // pages.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
             assert!(

@@ -185,7 +185,8 @@ fn fill_with_deletions(client: &mut Client) {
         client.volume.log.append(0, &[&[7; 700]]);
         assert!(client.volume.log.has_place());
     }
-    // Waits for free buffers, because they also limit the deletions that no client asked for.
+    // Waits for free buffers. Without a free buffer, the deletions that no client asked for would
+    // have less room.
     client.settle();
     loop {
         let size = client.volume.log.room_to_free();
@@ -254,8 +255,8 @@ fn what_nobody_asked_for_takes_no_memory() {
     assert!(client.volume.log.room_to_free() > 700);
 }
 
-/// Appends records of all sizes, in batches of all sizes, until there is no room. Every record for
-/// which the log said that it has room must have a place in the segments.
+/// Appends records of all sizes, in batches of all sizes, until there is no room. If the
+/// log reported that it has room for a record, that record must have a place in the segments.
 #[test]
 fn what_there_is_room_for_has_its_place() {
     for seed in 0..200 {
