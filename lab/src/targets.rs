@@ -1,5 +1,5 @@
-//! The numbers that SlimIO has to reach in comparison with the stock server, and whether a
-//! comparison shows that SlimIO reaches them.
+//! The targets: the numbers that SlimIO has to reach, most of them relative to the stock server.
+//! [`verdicts`] says for each target whether a comparison shows that SlimIO reaches it.
 
 use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;

@@ -134,8 +134,8 @@ impl Export {
             server.call(&[b"SLIMIO", b"PIN", b"LAST"])?
         } else {
             if std::io::stderr().is_terminal() {
-                // The server may need as long to take the snapshot as this program needs to read
-                // it. Meanwhile no progress can be shown.
+                // It may take as long to make the snapshot as to read it. Until the server has made
+                // the snapshot, no progress can be shown.
                 eprintln!("exporting: the server at {} takes a snapshot", self.server);
             }
             server.call(&[b"SLIMIO", b"PIN"])?

@@ -3,8 +3,9 @@
 //! allocated or filled with zeros. *direct overwrite* is the lower bound: a single system call per
 //! append, which overwrites zeros durably. *file* does this with bytes of any length (the *short
 //! path*), by a library call. If `slimio shortcut run` has started this program, two more rungs
-//! take the short path by the program's own calls. These are *preload*, and *preload, from empty*,
-//! during which the keeper (a process that `slimio shortcut run` starts) fills the log with zeros.
+//! take the short path by the program's own calls. The first one is *preload*. The second one is
+//! *preload, from empty*: meanwhile, the keeper (the process `slimio shortcut run`) writes zeros
+//! after the log's end.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -14,7 +15,8 @@
 //! largest in a folder on XFS, or on ext4 with a journal. If `TRACING` is the folder of the
 //! kernel's tracing (`/sys/kernel/tracing`, needs root), the program also counts the kernel's
 //! functions that one append calls. A second table is for several threads that append to one file.
-//! The last line says how much longer a call on a file that is no log takes.
+//! The last line is about a file that is no log: how much longer a call of the preloaded function
+//! takes than the system call itself.
 #![expect(clippy::print_stdout, reason = "the program prints tables")]
 
 use std::error::Error;

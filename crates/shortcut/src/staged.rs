@@ -30,7 +30,7 @@
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
 //! | 168 | 8 | 1 if the records of the log say where the log ends |
-//! | 176 | 8 | offset in the file up to which a call under way may have replaced loaded bytes |
+//! | 176 | 8 | offset in the file; a call under way may have replaced the loaded bytes before it |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;

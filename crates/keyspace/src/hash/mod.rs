@@ -76,7 +76,7 @@ impl<'a> HashRef<'a> {
         self.0.len()
     }
 
-    /// Whether there is no field. A keyspace holds no hash without fields.
+    /// Whether there is no field. Every hash in a keyspace has at least one field.
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }

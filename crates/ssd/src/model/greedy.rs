@@ -61,8 +61,7 @@ mod tests {
     fn greedy_has_its_known_values() {
         // The expected values come from a simulation that is independent of this code. The spare
         // factor is 0.1. The first value is without trims. For the second value, the host makes 0.1
-        // trims per write, each of a page that is drawn from all logical
-        // pages.
+        // trims per write, each of a page that is drawn from all logical pages.
         for (alpha, simulated) in [(1.0 / 0.9, 5.0002), (1.1 / 0.9, 2.8867)] {
             let waf = greedy(alpha, 128).unwrap();
             assert!(
