@@ -15,8 +15,8 @@
 //! The words of this crate: a file is *taken* while it is written by the short path. It is *given
 //! back*, or *released*, when the kernel writes it again. The *stage* is memory that processes
 //! share. It has the bytes that were appended but are not in the file yet. The *keeper* is the
-//! process that fills taken files with zeros ahead, and mends the file of a process that was
-//! killed.
+//! process that adds zeros to the ends of taken files, ahead of the next records. It also mends the
+//! file of a process that was killed.
 
 mod ahead;
 mod debts;

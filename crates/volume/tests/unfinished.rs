@@ -91,9 +91,9 @@ fn whatever_a_first_start_left_half_made_is_gone_on_with() {
     }
 }
 
-/// Clearing away the files of an unfinished first start fails halfway. The superblock's file must
-/// still exist: without it, the other files would count as a damaged volume, and the next start
-/// could not make the volume.
+/// Here, the files of an unfinished first start are cleared away, but this fails halfway. The
+/// superblock's file must still exist: without it, the other files would count as a damaged volume,
+/// and the next start could not make the volume.
 #[test]
 fn what_can_not_be_cleared_away_is_still_known_for_what_it_is() {
     let place = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn a_volume_that_lost_its_superblock_is_not_taken_for_an_unfinished_one() {
         ("the superblock is zero", &|_| {}),
         ("the superblock and the log are zero", &|place| zero(place, "wal")),
         // Segments are zeroed before they are used again. So the log's file may begin with zeros
-        // and have records only later.
+        // that are followed by records.
         ("only a later part of the log is left", &|place| {
             zero(place, "wal");
             let file = OpenOptions::new().write(true).open(place.join("wal")).unwrap();

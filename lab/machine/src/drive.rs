@@ -1,8 +1,8 @@
 //! An emulated drive that the host serves over NVMe/TCP, and the guest's way to it.
 //!
-//! The guest has no other network. QEMU lets only connections to [`ADDRESS`] through, and runs a
-//! program for each connection. The program looks up the drive's port at that moment, because the
-//! drive gets another port at each start.
+//! The guest can reach nothing else: QEMU lets only connections to [`ADDRESS`] through. For each
+//! connection, QEMU runs a program. The program looks up the drive's port at that moment, because
+//! the drive gets another port at each start.
 //!
 //! ```text
 //!   guest: 10.0.2.2:4420 ──► QEMU ──► nc ──► 127.0.0.1, port of `slimio drive serve`
@@ -197,8 +197,8 @@ impl Drop for Drive {
     }
 }
 
-/// The port in the drive's message about its address. `None` until another character follows the
-/// port.
+/// The port in the drive's message about its address. `None` if no other character follows the
+/// port yet, because digits may still be missing.
 fn port_in(said: &str) -> Option<&str> {
     let (_, rest) = said.split_once(LISTENS_AT)?;
     let end = rest.find(|c: char| !c.is_ascii_digit())?;

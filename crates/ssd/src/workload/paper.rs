@@ -13,7 +13,8 @@ pub struct PaperRun {
     pub key_count: u64,
     /// Size of a value, in bytes.
     pub value_size: usize,
-    /// How often an on-demand snapshot is taken while clients write.
+    /// Number of repetitions. In each repetition, an on-demand snapshot is taken while clients
+    /// write.
     pub repetitions: u32,
     /// Number of SETs in each repetition. Their keys are drawn uniformly.
     pub requests: u64,

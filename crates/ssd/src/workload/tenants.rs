@@ -1,5 +1,5 @@
-//! Generates the writes of virtual machines that come and go, and runs them on a drive. The drive
-//! serves as the machines' memory.
+//! Generates the writes of virtual machines that come and go, and makes a drive execute the writes.
+//! The drive serves as the machines' memory.
 //!
 //! A small drive of some ten thousand pages stands for the real drive. Each of its pages stands for
 //! many pages of the real drive, and all other sizes and rates are scaled in the same way. A
@@ -60,8 +60,8 @@ impl Tenant {
 }
 
 impl Tenants {
-    /// The stream of a schedule, for a drive of `lba_count` pages that stand for [`CAPACITY`]. The
-    /// writes are the same with trims and without.
+    /// The stream of a schedule, for a drive of `lba_count` pages. Together, these pages stand for
+    /// [`CAPACITY`] bytes. The writes are the same with trims and without.
     pub fn new(schedule: &[Stay], lba_count: u64, with_trim: bool, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut free: Vec<u32> = (0..(lba_count / PIECE_PAGES) as u32).collect();
@@ -153,9 +153,9 @@ pub struct Moment {
     pub waf: Option<f64>,
     /// Pages written to the media.
     pub media_pages: u64,
-    /// Samples of the part of the logical pages that was mapped, one every `SAMPLE_WRITES` writes.
-    /// The mean alone would not suffice, because write amplification is not a linear function of
-    /// that part.
+    /// Which share of the logical pages was mapped. The share was sampled after every
+    /// `SAMPLE_WRITES` writes. The mean alone would not suffice, because write amplification is not
+    /// a linear function of the share.
     pub mapped_shares: Vec<f64>,
 }
 

@@ -5,8 +5,8 @@ use fastrand::Rng;
 use super::HostOp;
 use crate::model::{ModelError, Trims};
 
-/// An endless stream of uniform writes to a drive on which every block has been written once. There
-/// are `ratio` trims of one block for each write, evenly spaced.
+/// An endless stream of uniform writes to a drive on which every block has been written once. The
+/// stream also has trims, evenly spaced: `ratio` trims per write. Each trim is of one block.
 #[derive(Clone, Debug)]
 pub struct UniformWrites {
     rng: Rng,
