@@ -19,9 +19,9 @@ use crate::error::{BenchError, Doing, Result};
 use crate::run::fresh_directory;
 use crate::server::{Policy, Server, ServerConfig, ServerKind};
 
-/// Sizes of drives that can be recorded, in bytes. The smallest drive still has enough room beside
-/// SlimIO's mapped buffers, which take 64 MiB of the drive. The largest drive is limited because
-/// everything that is written to a drive is kept in a file.
+/// Sizes of drives that can be recorded, in bytes. SlimIO's mapped buffers take 64 MiB of a drive.
+/// Even the smallest drive has enough room for the workload beside them. The largest drive is
+/// limited because everything that is written to a drive is kept in a file.
 const DRIVE_BYTES_MIN: u64 = 360 << 20;
 const DRIVE_BYTES_MAX: u64 = 1 << 40;
 /// The header's name for the kernel's version.
@@ -37,8 +37,8 @@ pub enum Place {
         /// Whether the file system tells the device which blocks hold nothing any more.
         discard: bool,
     },
-    /// No layer, because SlimIO uses the device directly. The stream of each write is the lifetime
-    /// of its data, a kind of data that is deleted together (such as the log).
+    /// No layer, because SlimIO uses the device directly. Each write is in the stream of its data's
+    /// *lifetime*. A lifetime is a kind of data that is deleted together, such as the log.
     Device,
 }
 

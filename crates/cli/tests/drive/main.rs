@@ -31,7 +31,8 @@ const SELDOM: u64 = 16;
 #[derive(Debug, Default)]
 struct Blocks {
     acknowledged: HashMap<u64, u64>,
-    /// Commands in flight when the drive was killed. Each may or may not have had its effect.
+    /// For each block with a command in flight when the drive was killed, the version that the
+    /// command would make. The command may or may not have had its effect.
     possible: HashMap<u64, u64>,
     versions: u64,
     acknowledged_writes: u64,

@@ -3,8 +3,8 @@ acknowledged, prints the number of records.
 
     python3 ledger.py sqlite|rocksdb FOLDER [check]
 
-With `check`, only prints how many records there are, and fails if a record before the last is
-missing or wrong.
+Begins by reading the records that are already there. Fails if one of them is wrong, or if one
+before the last is missing. With `check`, then only prints how many records there are.
 """
 
 import ctypes

@@ -9,7 +9,7 @@ use super::{Deallocated, DriveOptions, Size};
 use crate::Geometry;
 use crate::config::{Config, Frontiers, Isolation, Thresholds, Timing, Victims};
 
-/// The most numbers that [`SavedConfig::numbers`] may return.
+/// [`SavedConfig::numbers`] may return up to this many numbers.
 pub(super) const NUMBERS_MAX: usize = 40;
 
 /// A drive's configuration. Some of it may change from one start to the next.

@@ -21,7 +21,8 @@ pub struct Separation {
     /// Blocks of one stream that another stream overwrote: the stream that the blocks were in, the
     /// stream that overwrote them, and the number of blocks.
     pub changed: Vec<(u8, u8, u64)>,
-    /// The most reclaim units that held blocks of several streams at the same time.
+    /// How many reclaim units held blocks of several streams, at the moment when there were most
+    /// such units.
     pub mixed_units_max: u32,
 }
 
@@ -68,9 +69,10 @@ impl fmt::Display for NotSeparate {
 impl std::error::Error for NotSeparate {}
 
 impl Separation {
-    /// Checks three conditions. Each of the first `streams` streams has writes. No stream overwrote
-    /// blocks of another stream without a deallocation in between, except where both streams are in
-    /// `sharing`. No reclaim unit held data of two streams at the same time.
+    /// Checks three conditions. Each of the first `streams` streams has writes. Blocks of one
+    /// stream were deallocated before another stream wrote them, unless both streams are in
+    /// `sharing`.
+    /// No reclaim unit held data of two streams at the same time.
     ///
     /// # Errors
     /// If a condition does not hold. The error names the first such condition.

@@ -1,5 +1,8 @@
 //! The write-ahead log: append, group commit, durable LSN.
 //!
+//! Records are appended to the open batch. The diagram shows the states of a batch. Below them are
+//! the log's four positions, in their order:
+//!
 //! ```text
 //!   open ──full or due──► closed ──submitted──► in flight ──prefix complete──► free buffer
 //!   (one)                 (queue)               (in order)
@@ -45,7 +48,8 @@ use space::{SnapshotNeed, UnusedSpace};
 pub use staged::StagedRecord;
 use tail::Tail;
 
-/// A fragment of a record has at least this much payload, unless the record is shorter.
+/// Each fragment of a record has at least this much payload, in bytes. Only the record's last
+/// fragment may have less.
 const FRAGMENT_SIZE_MIN: usize = 256;
 
 /// The log, open for appending. It is plain state: callers pass the device and the time to it.
