@@ -1,6 +1,6 @@
 //! Values of a chosen entropy: a different value for every request, at the price of a copy.
 //!
-//! A pool of bytes is made once: units of random bytes followed by filler. A compressor can save
+//! A pool of bytes is made once: units of random bytes followed by filler. A compressor can shrink
 //! the filler and nothing else. A value is a piece of the pool that begins at a random byte. So two
 //! requests practically never send the same bytes, and nothing is generated during a measurement.
 
@@ -21,8 +21,8 @@ pub struct ValuePool {
 }
 
 impl ValuePool {
-    /// Values of `value_size` bytes. A compressor can save the share `compressible` of them (0.0:
-    /// nothing, 0.5: half, 1.0: all).
+    /// Values of `value_size` bytes. `compressible` is the share of these bytes that a compressor
+    /// can get rid of (0.0: nothing, 0.5: half, 1.0: all).
     ///
     /// # Panics
     /// When `compressible` is not between 0 and 1.

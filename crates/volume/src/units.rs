@@ -60,7 +60,8 @@ pub fn units(ftl: &Ftl, found: &Inspection) -> Vec<Unit> {
     units
 }
 
-/// A line about a drive: its numbers of reclaim units, and its write amplification.
+/// A line about a drive: how many reclaim units there are of each kind, and the drive's write
+/// amplification.
 pub fn summary(watch: &DriveWatch, found: &Inspection) -> String {
     let (units, waf) = watch.with_ftl(|ftl| (units(ftl, found), ftl.counters().waf()));
     let of_state = |state| units.iter().filter(|unit| unit.state == state).count();

@@ -97,7 +97,7 @@ impl Model {
             Action::IncrBy { key, by } => {
                 let held = self.held.entry(key.clone()).or_insert_with(Held::zero);
                 let text = std::str::from_utf8(&held.value).unwrap_or_default();
-                let sum = text.parse::<i64>().expect("each number key holds a number") + by;
+                let sum = text.parse::<i64>().expect("INCRBY needs a number") + by;
                 held.value = sum.to_string().into_bytes();
                 Reply::Integer(sum)
             }

@@ -27,8 +27,8 @@ pub use form::CollectionRef;
 pub(crate) use element::LargeString;
 pub(crate) use form::{EditForm, Form};
 
-/// Limit of elements of a packed collection, whatever the configuration says. The limit is needed
-/// because every access walks over all elements.
+/// Largest number of elements of a packed collection, whatever the configuration says. The limit is
+/// needed because every access walks over all elements.
 pub const PACKED_LEN_MAX: usize = 1024;
 
 /// Size in bytes of the largest packed collection, whatever the configuration says. The limit is

@@ -1,4 +1,4 @@
-//! The end of the server, which takes a last snapshot, makes the log durable and sends the last
+//! The end of the server: it takes a last snapshot, makes the log durable and sends the last
 //! replies.
 
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ impl Server {
     /// the server may not end, it continues to serve.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(shutdown) = self.engine.phase.shutdown else { return false };
-        // A long request, which runs in steps, is finished first. What only some of its steps have
-        // done must not be saved, and must not become the final state.
+        // A long request runs in steps. Such a request is finished first. Otherwise the effects of
+        // only some of its steps would be saved, or would become the final state.
         if !is_planted("long-unfinished") {
             self.connections.finish_long(&mut self.engine);
         }

@@ -10,9 +10,9 @@
 //! changes only memory. The next update of the superblock writes the map. Until this update is
 //! durable, recovery ignores the extent's contents.
 //!
-//! The invariant: whichever superblock a crash leaves in force, the deallocation of a free extent
-//! is complete, and recovery ignores the extent's contents. So an area that takes a free extent may
-//! write to it at once.
+//! The invariant for each free extent: its deallocation is complete. And if there is a crash,
+//! recovery ignores the extent's contents, whichever superblock is in force then. So an area that
+//! takes a free extent may write to it at once.
 
 mod path;
 mod pool;
@@ -50,11 +50,11 @@ pub(crate) fn index_of(area: Area) -> Option<usize> {
 /// Where the extents of a device are, and which area each extent belongs to, as a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentMap {
-    /// Blocks of the device.
+    /// Number of blocks of the device.
     pub device_lbas: u64,
     /// First block of the first extent.
     pub first_lba: u64,
-    /// Blocks of an extent.
+    /// Number of blocks of an extent.
     pub extent_lbas: u64,
     /// For each extent, its area and which piece of the area it is, counted from 0; `None` if the
     /// extent is free.
