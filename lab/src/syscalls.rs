@@ -16,7 +16,7 @@ use crate::error::{BenchError, Doing, Result};
 /// How long `perf` may take to answer.
 const PERF_TIMEOUT_S: i64 = 5;
 
-/// A counter that is attached to a process and counting.
+/// A counter that is attached to a process and has begun to count.
 #[derive(Debug)]
 pub struct SyscallCounter {
     tool: Tool,

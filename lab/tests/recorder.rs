@@ -342,6 +342,6 @@ fn a_size_that_can_not_be_replayed_is_refused_at_once() {
     }
     let refused = |mib| drive_bytes(mib).unwrap_err().to_string();
     assert!(refused(1500).ends_with("take 1485 or 1530"), "{}", refused(1500));
-    assert!(refused(0).contains("too small: 360 at least"));
+    assert!(refused(0).contains("too small; the smallest has 360 MiB"));
     assert!(refused(u64::MAX).contains("too large"));
 }

@@ -1,5 +1,5 @@
 //! Runs the initiator's protocol against random targets. The protocol must not panic and must come
-//! to an end. It must not send more than the commands that were submitted can account for.
+//! to an end. The number of bytes that it sends is limited by the commands that were submitted.
 
 use fastrand::Rng;
 use slimio_initiator::{Protocol, Submission, Token, Transport};

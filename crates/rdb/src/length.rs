@@ -13,7 +13,7 @@
 //! length of the compressed bytes follows, then the length of the string, then the compressed
 //! bytes.
 //!
-//! (`rdbSaveLen`, `rdbLoadLenByRef`, `rdbGenericLoadStringObject` in Redis's `rdb.c`.)
+//! Source: `rdbSaveLen`, `rdbLoadLenByRef` and `rdbGenericLoadStringObject` in Redis's `rdb.c`.
 
 use crate::error::Error;
 

@@ -42,9 +42,9 @@ const HARMLESS: [Errno; 9] = [
     Errno::AGAIN,
 ];
 
-/// At most this many writes take the short path before the next sync. A program that writes more
-/// without a sync either writes much at once, or does not wait for the disk when it commits. In
-/// both cases, its writes should not wait for the disk.
+/// From one sync to the next, at most this many writes take the short path. A program that writes
+/// more without a sync either writes much at once, or does not wait for the disk when it commits.
+/// In both cases, its writes should not wait for the disk.
 const UNSYNCED_MAX: u32 = 8;
 /// The largest number of extents that are looked up at once.
 const EXTENTS_MAX: usize = 128;

@@ -349,7 +349,7 @@ fn set_fdp_events(
     data: &[u8],
 ) -> Result<Reply, Refusal> {
     let handle = handle_of(subsystem, command, access.cdw11)?;
-    // The command says how many event types there are. Further bytes from the host are ignored.
+    // The command says how many event types its data has. Further bytes of the data are ignored.
     let kinds = &data[..(access.cdw11 >> 16 & 0xff) as usize];
     // The drive has no time limit for a unit, so `UNIT_TIMED_OUT` never happens. But it is a valid
     // type.

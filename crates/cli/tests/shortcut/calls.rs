@@ -1,5 +1,5 @@
-//! A program gets the same results from system calls on its log with and without the short path,
-//! which overwrites the log's blocks on the device directly.
+//! System calls on a program's log have the same results with and without the short path. The short
+//! path overwrites the log's blocks on the device directly.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -82,7 +82,8 @@ impl TestDevice {
         })
     }
 
-    /// Makes a partition of the first blocks of `whole`. Only the kernel knows of this partition.
+    /// Makes a partition of the first blocks of `whole`. Only the kernel knows of this partition:
+    /// no partition table is written.
     fn piece(whole: PathBuf, lba_count: u64, alone: Alone) -> Self {
         let device = File::options().write(true).open(&whole).expect("root may open the device");
         let zeros = vec![0; 1 << 20];

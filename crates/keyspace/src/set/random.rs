@@ -18,7 +18,7 @@ use crate::value::ValueRef;
 
 events!(Set: SPOP "spop");
 
-/// Limit of the members that one step removes and that one logged `SREM` names.
+/// One step removes up to this many members, and one logged `SREM` names up to this many.
 const LOGGED_MEMBERS_MAX: usize = 128;
 
 /// Bytes that a logged `SREM` takes in addition to its key and members. The length that precedes
@@ -184,7 +184,8 @@ fn pop_many(context: &mut Context<'_>, found: &Found<'_>, count: usize) -> Outco
 #[derive(Debug)]
 struct PopAll {
     walk: Box<dyn Steps>,
-    /// Whether other clients' requests for the key wait, so that this command may pause.
+    /// Whether the command has so much to do that it runs in steps. It may then pause between
+    /// steps, because other clients' requests for its key wait.
     is_long: bool,
 }
 
@@ -221,7 +222,7 @@ struct PopMany {
     /// The members that are drawn but not removed yet.
     members: Members,
     is_removing: bool,
-    /// Whether other clients' requests for the key wait, so that this command may pause.
+    /// As in [`PopAll`].
     is_long: bool,
     /// The members drawn so far, as replies.
     out: ReplyBuf,
