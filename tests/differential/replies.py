@@ -1,7 +1,7 @@
 """Decides whether two replies count as the same: they must be equal on the wire. Times may differ a
 little, and some commands may list their elements in any order."""
 
-# Largest difference between two replies that depend on the time. They differ because the two
+# Two replies that depend on the time may differ by at most this much. They differ because the two
 # servers are asked one after the other. The random commands draw times that are at least 50 seconds
 # apart, so a wrong time differs by more than this.
 SLACK_MS = 20_000
@@ -37,7 +37,8 @@ def same(name, ours, theirs, queued=()):
         # The choice is random. The keyspace's own tests check that the fields are in the hash.
         return ours[0] == b"$" or len(ours[1]) == len(theirs[1])
     if name in ("spop", "srandmember"):
-        # The choice is random. `Pair` checks the members, and keeps the sets equal.
+        # The choice is random. `Pair` in `test_random.py` checks the members, and
+        # keeps the sets equal.
         return ours[0] == b"$" or len(ours[1]) == len(theirs[1])
     if name == "hscan":
         found = [sorted(pairs(reply[1][1])) for reply in (ours, theirs)]
@@ -54,8 +55,8 @@ def same(name, ours, theirs, queued=()):
 
 
 def comparable_hello(reply):
-    """The reply to HELLO without version and connection id. The reply is a map in RESP3, and a flat
-    array in RESP2."""
+    """The reply to HELLO without the server's name and version, and without the connection id. The
+    reply is a map in RESP3, and a flat array in RESP2."""
     hidden = (b"version", b"id", b"server")
     return reply[0], [(key, value) for key, value in pairs(reply) if key[1] not in hidden]
 

@@ -457,7 +457,7 @@ impl Builder {
         // replaced string is simply freed at once.
         let old: &mut Vec<LargeString> = &mut Vec::new();
         match value_type {
-            ValueType::String => unreachable!("it is no collection"),
+            ValueType::String => unreachable!("a string is not a collection"),
             ValueType::Hash => HashEdit { form, hasher: *hasher, limits: limits.hash, old }
                 .set(strings[0], strings[1]),
             ValueType::Set => {

@@ -1,5 +1,5 @@
 //! Flexible Data Placement (FDP): log pages 20h to 23h, and the I/O Management commands. Source:
-//! base specification 2.1, 5.1.12.1.27 to 5.1.12.1.30, 7.3 and 8.1.10.
+//! base specification 2.1, 5.1.12.1.27 to 5.1.12.1.30, 7.3, 7.4 and 8.1.10.
 
 use crate::{Command, opcode};
 
@@ -187,7 +187,7 @@ impl IoManagement {
     /// # Panics
     /// If `count` is zero, or more than [`PLACEMENTS_MAX`].
     pub fn update(cid: u16, count: usize) -> Command {
-        assert!((1..=PLACEMENTS_MAX).contains(&count), "{count} placements in one command");
+        assert!((1..=PLACEMENTS_MAX).contains(&count), "invalid number of placements: {count}");
         Command::new(opcode::nvm::IO_MANAGEMENT_SEND, cid)
             .cdw(10, u32::from(OPERATION_HANDLES) | (count as u32 - 1) << 16)
     }

@@ -7,7 +7,7 @@
 //!
 //! 00llllll                     string of up to 63 bytes
 //! 01llllll llllllll            string of up to 16383 bytes
-//! 10000000 + u32, high first   string of that size
+//! 10000000 + u32, big-endian   string of that size
 //! 11000000, 11010000, 11100000 integer of 2, 4, 8 bytes, little-endian
 //! 11110000, 11111110           integer of 3 bytes, of 1 byte
 //! 11110001..=11111101          integer 0..=12

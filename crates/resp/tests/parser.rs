@@ -1,5 +1,5 @@
-//! Tests of requests that arrive in parts or several at once, that are too large, or that are
-//! malformed.
+//! Tests of requests that arrive in parts, of several requests that arrive at once, and of requests
+//! that are too large or malformed.
 
 use proptest::prelude::*;
 use slimio_resp::{

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The largest number of pieces of one system call (the kernel's `UIO_MAXIOV`). A longer list needs
-/// several calls.
+/// The largest number of pieces that one system call takes (the kernel's `UIO_MAXIOV`). A longer
+/// list needs several calls.
 pub(crate) const IOVECS_MAX: usize = 1024;
 
 /// Pieces of bytes that are sent in order. The list owns the bytes, by value or through an [`Arc`].

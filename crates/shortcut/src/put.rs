@@ -1,5 +1,5 @@
-//! Writes to a log: at its end, or over earlier bytes. The bytes are collected in the stage, which
-//! is shared memory, before they are written to the log's file.
+//! How bytes are written to a log, at its end or over earlier bytes. They are first collected in
+//! the stage, which is shared memory, and then written to the log's file.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -21,7 +21,8 @@ pub enum Written {
     /// All bytes were written. The caller must tell the keeper, which is the process that works
     /// ahead for the log, to look at the log.
     TellKeeper,
-    /// No byte was written. The log is not taken, so the kernel must write the bytes.
+    /// No byte was written. The file is not taken, that is, not written by the short path. So the
+    /// kernel must write the bytes.
     NotTaken,
     /// No byte was written. The file must be given back, because only the kernel can write the
     /// bytes. Either they would leave a gap after the log's end, or they overwrite earlier bytes in
@@ -132,7 +133,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(())
     }
 
-    /// Loads the bytes that the file has after the staged bytes into the stage.
+    /// Reads into the stage the bytes that follow the staged bytes in the file.
     fn load(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (from, memory) = staged.loading();
         let size = memory.len();

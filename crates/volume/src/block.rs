@@ -102,8 +102,8 @@ pub(crate) fn pool(path: &Path, lba_count: u64, wal_size_max: u64) -> Result<Poo
 struct BlockMedia {
     device: Box<dyn WholeDevice>,
     placements: Placements,
-    /// The trace of the device's operations, or `None` if no trace was asked for. The trace says
-    /// for each write which kind of data was written (its lifetime).
+    /// The trace of the device's operations, or `None` if no trace was asked for. For each write,
+    /// the trace names the lifetime, which is the kind of data that was written.
     tape: Option<Arc<Tape>>,
     outlives_process: bool,
     pool: Pool,

@@ -1,5 +1,5 @@
-//! The measurements of a comparison of servers, and of ways to write durably, and their tables.
-//! Each ratio is that of two measurements of the same round.
+//! The measurements of two comparisons, and their tables. One comparison is of servers, the other
+//! of ways to write durably. Each ratio divides two measurements of the same round.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -110,7 +110,7 @@ impl Measured {
         }
     }
 
-    /// Reads the traces of all rounds, each of `writes` writes.
+    /// Reads the traces of all rounds. Each trace has `writes` writes.
     pub(super) fn take_traces(
         &mut self,
         folder: &Path,

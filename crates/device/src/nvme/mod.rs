@@ -454,8 +454,8 @@ fn find_placement(
         Ok(handles) => handles,
         Err(why) => return Fdp::Off(why),
     };
-    // Only administrators may read the configuration. A failure does no harm, because only reports
-    // need it.
+    // Only administrators may read the configuration. If it can't be read, the device still works,
+    // because only reports need the configuration.
     let index = fdp::is_on(generic, group).map_or(0, |(_, index)| index);
     Fdp::On {
         group,

@@ -34,7 +34,7 @@ impl Keyspace {
         assert_eq!(
             stats.owned_size,
             sum(super::Captured::owned_size),
-            "the count of bytes that only waiting entries hold is right"
+            "the count of bytes that waiting entries alone hold is right"
         );
         assert_eq!(
             stats.shared_size,

@@ -22,7 +22,8 @@ use crate::value::Value;
 /// with a string.
 const COMPARED_PER_ELEMENT: usize = 16;
 
-/// Limit of elements that one step compares.
+/// A step of a command ends when its cost reaches this limit. The unit is a comparison with a short
+/// element.
 const STEP_COMPARED_MAX: usize = ELEMENTS_AT_ONCE_MAX * COMPARED_PER_ELEMENT;
 
 /// Comparing this many bytes of a long string takes as long as comparing a short element. So a
@@ -62,7 +63,7 @@ pub(super) struct Search {
     seen: usize,
     /// How many bytes of the next element are known to be equal to those of the string.
     equal: usize,
-    /// Limit of the elements that the search looks at.
+    /// The search looks at no more than this many elements.
     most: usize,
 }
 
@@ -127,8 +128,8 @@ impl Search {
         seen - std::mem::replace(&mut self.seen, seen)
     }
 
-    /// Like [`step`](Self::step), for a long string. Goes to the next element of the same size in
-    /// the leaf, and compares a part of that element.
+    /// Like [`step`](Self::step), for a long string. Goes to the leaf's next element that has the
+    /// same size as the string, and compares a part of that element.
     fn step_long(
         &mut self,
         tree: &PositionalTree,
@@ -174,7 +175,7 @@ impl Search {
 
     /// Searches like [`step`](Self::step). Returns the indices of up to `count` elements that are
     /// equal to the wanted string, and the cost of the step. The indices ascend. The caller must
-    /// remove these elements.
+    /// remove these elements, because the search does not count them as passed.
     pub(super) fn step_removing(
         &mut self,
         list: ListRef<'_>,

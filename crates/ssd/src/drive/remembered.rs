@@ -78,7 +78,7 @@ impl Remembered {
         Ok(Self { ftl, journal, lost })
     }
 
-    /// Continues the journal of the drive that was `recovered`.
+    /// Continues the journal from which `recovered` was read.
     fn go_on(data: &Arc<Data>, made: SavedConfig, recovered: Recovered) -> Result<Self, Refusal> {
         let Recovered { made: before, ftl, deallocated, is_cut, store, end } = recovered;
         let made = over(Some(&before), made)?;
@@ -88,7 +88,8 @@ impl Remembered {
         let mut ftl = ftl.with_config(made.config.clone());
         let given = give_back(data, &made, &ftl, deallocated);
         if is_cut {
-            // Blocks whose space can't be given back would count as data.
+            // If the space of a deallocated block was not given back, `take_over` would take the
+            // block for data.
             given?;
             take_over(data, &made, &mut ftl)?;
         }
@@ -103,8 +104,8 @@ impl Remembered {
 
 /// Gives back to the file system the space of deallocated blocks that hold nothing. This is needed
 /// if the previous process was killed before it gave the space back, or if the machine failed
-/// before that was durable. If this call fails, the drive gives the space back before the next
-/// write maps such a block.
+/// before the file system had recorded this durably. If this call fails, the drive gives the space
+/// back before the next write maps such a block.
 fn give_back(
     data: &Data,
     made: &SavedConfig,

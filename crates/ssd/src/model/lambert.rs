@@ -5,17 +5,18 @@
 
 use std::f64::consts::E;
 
-/// The most steps of Halley's iteration. From the starting values below, five steps suffice.
+/// The largest number of steps of Halley's iteration. From the starting values below, five steps
+/// suffice.
 const STEPS_MAX: usize = 32;
 
 /// The principal branch W0: the number `w >= -1` for which `w e^w = x`.
 ///
 /// The method is Halley's iteration. Near the branch point, it starts from the series around that
-/// point, because Newton's method would converge slowly there. Elsewhere, it starts from `ln(1 +
-/// x)`. Range: `x >= -1/e`. The result is `None` for lower numbers and for NaN. An `x` that is
-/// below -1/e by only a rounding error counts as -1/e. Precision: a few units in the last place.
-/// Near the branch point, where W0 is as steep as a square root, only about half of the digits are
-/// exact.
+/// point, because it would converge slowly from a start farther away. Elsewhere, it starts from
+/// `ln(1 + x)`. Range: `x >= -1/e`. The result is `None` for lower numbers and for NaN. An `x` that
+/// is below -1/e by only a rounding error counts as -1/e. Precision: a few units in the last place.
+/// Near the branch point, where W0 is as steep as a square root near 0, only about half of the
+/// digits are exact.
 ///
 /// Source: Corless, Gonnet, Hare, Jeffrey, Knuth, "On the Lambert W Function", Advances in
 /// Computational Mathematics 5, 1996. The series is equation (4.22), the iteration is (5.9).

@@ -166,8 +166,9 @@ impl Log {
         assert!(lsn <= self.appended, "the LSN to release is after the last appended record");
         if self.log_state() == LogState::On {
             self.release_to = self.release_to.max(lsn);
-            // The next snapshot of an empty data set needs almost no room. So preparing a segment
-            // may succeed now, even if it has failed before.
+            // A segment may not take the space that the next snapshot needs. A snapshot of an empty
+            // data set needs almost none. So preparing a segment may succeed now, even if it has
+            // failed before.
             if !is_planted("release-waits") {
                 self.prepare_failed = None;
             }

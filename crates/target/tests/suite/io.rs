@@ -172,7 +172,7 @@ fn all_ranges_are_deallocated_or_none() {
     assert_eq!(
         deallocate(&mut io, &[range(0, 0)], DSM_DEALLOCATE),
         Ok(()),
-        "an empty range must be no error"
+        "an empty range must not be an error"
     );
     // Linux always sends 4096 bytes, however many ranges there are.
     let mut bytes = range(2, 2).encode().to_vec();
@@ -199,7 +199,7 @@ fn without_flow_control_a_successful_read_needs_no_response() {
     assert!(io.connect_with(&connect, &data).1.is_success());
     let read = Command::new(opcode::nvm::READ, 3).nsid(1).blocks(0, 1);
     io.send_command(&read.sgl(Sgl::transport(4096)), &[]);
-    let Received::Data(head, data, bits) = io.receive() else { panic!("data comes") };
+    let Received::Data(head, data, bits) = io.receive() else { panic!("the target sent no data") };
     assert_eq!((head.cccid, data.len()), (3, 4096));
     assert_eq!(bits, flags::LAST_PDU | flags::SUCCESS);
     let beyond = Command::new(opcode::nvm::READ, 3).nsid(1).blocks(u64::MAX, 1);
@@ -224,8 +224,8 @@ fn zeros_may_be_deallocated_if_such_blocks_read_as_zeros() {
     }
 }
 
-/// Deallocations that have no effect yet take room in the drive's journal. Other hosts must still
-/// be able to write.
+/// Until a deallocation takes effect, it takes room in the drive's journal. Other hosts must still
+/// be able to write meanwhile.
 #[test]
 fn pending_deallocations_of_a_host_leave_others_room_to_write() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -240,8 +240,8 @@ fn pending_deallocations_of_a_host_leave_others_room_to_write() {
         let command = command.cdw10(255).cdw(11, DSM_DEALLOCATE);
         io.send_command(&command.sgl(Sgl::in_capsule(ranges.len() as u32)), &ranges);
     }
-    // The read comes after the deallocations. So when the read's reply has come, as many
-    // deallocations as the target allows have begun.
+    // The read comes after the deallocations. So once the reply to the read has come, the target
+    // has begun as many deallocations as it allows.
     read(&mut io, 0, 1).expect("the blocks are within the drive");
     let (_other_admin, mut other) = target.queues();
     write(&mut other, 1000, &pattern(1, 1), true).expect("the journal has room for a write");

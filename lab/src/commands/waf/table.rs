@@ -16,8 +16,8 @@ of several lifetimes | in the paper |
 ";
 
 const DRIVES_HEAD: &str = "\
-WAF of the whole run, and WAF of its second half. The columns are drives: by spare NAND, and by the share of
-free units at which the collector begins in the background.
+WAF of the whole run, and WAF of its second half. Each column is a drive. Its title gives the drive's spare NAND,
+and the share of free units at which the collector begins in the background.
 
 | on the drive | `appendfsync` |";
 
