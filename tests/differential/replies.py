@@ -37,8 +37,8 @@ def same(name, ours, theirs, queued=()):
         # The choice is random. The keyspace's own tests check that the fields are in the hash.
         return ours[0] == b"$" or len(ours[1]) == len(theirs[1])
     if name in ("spop", "srandmember"):
-        # The choice is random. `Pair` in `test_random.py` checks the members, and
-        # keeps the sets equal.
+        # The choice is random. `Pair` in `test_random.py` checks the members, and keeps the sets
+        # equal.
         return ours[0] == b"$" or len(ours[1]) == len(theirs[1])
     if name == "hscan":
         found = [sorted(pairs(reply[1][1])) for reply in (ours, theirs)]

@@ -1,7 +1,8 @@
-//! The log in the command thread: its own path to the device, and a thread that makes room.
+//! How the command thread uses the log.
 //!
-//! The command thread submits and reaps batches itself. The keeper does the work that blocks
-//! (preparing segments, updating the superblock), on its own thread and its own paths.
+//! The command thread submits and reaps batches itself, on its own path to the device. The keeper
+//! does the work that blocks (preparing segments, updating the superblock), on its own thread and
+//! its own paths.
 
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,5 +1,5 @@
-//! Debian's package tools with package lists separate from the machine's own, so that installing
-//! from another suite upgrades nothing else on the machine.
+//! Runs Debian's package tools with package lists of their own, not with those of the machine. So
+//! installing from another suite upgrades nothing else on the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

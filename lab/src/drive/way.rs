@@ -9,8 +9,8 @@ use slimio_ssd::{Clock, DriveOptions, DriveQueue, EmulatedDrive};
 use super::{DEPTH, LBA_SIZE, Served};
 use crate::error::{BenchError, Result};
 
-/// A way to a drive, with room for [`DEPTH`] operations in flight. The names of the operations are
-/// 0 to `DEPTH - 1`.
+/// A way to a drive, with room for [`DEPTH`] operations in flight. The name of an operation is a
+/// number from 0 to `DEPTH - 1`.
 pub trait Way {
     /// Number of the drive's blocks.
     fn lba_count(&self) -> u64;

@@ -35,8 +35,8 @@ fn a_ring_holds_a_file_until_it_is_dropped() {
     });
 }
 
-/// While the ring is dropped, the kernel refuses its calls, so the ring can't find out that its
-/// operations have ended. The file must then stay held.
+/// In this test, the kernel refuses the ring's calls while the ring is dropped. So the ring can't
+/// find out whether its operations have ended, and the file must stay held.
 #[test]
 fn what_is_in_flight_holds_the_file_of_a_dropped_ring() {
     if let Err(refused) = slimio_ring::probe() {

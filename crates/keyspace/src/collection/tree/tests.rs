@@ -96,7 +96,7 @@ fn elements_are_found_by_their_index() {
     }
 }
 
-/// If elements are added at one end only, as in a queue, no leaf or branch may be left half empty.
+/// If elements are added at one end only, as in a queue, the leaves must not stay half empty.
 #[test]
 fn what_grows_at_an_end_stays_full() {
     let count = 100_000;
