@@ -92,7 +92,7 @@ impl<F: AsFd> LogFile<F> {
                 return Ok(has_put(&mut staged, place));
             }
         }
-        // The right to write is held until all bytes are written, so nobody else writes in between.
+        // Both locks are held until all bytes are written, so nobody else writes in between.
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
         staged.failed()?;
