@@ -184,8 +184,8 @@ class BlockedClients(TestCase):
             pair.open -= len(theirs)
 
     def is_quiet(self, index, observer):
-        # The replies are read before CLIENT LIST. A client that lacks a reply must then be listed
-        # as blocked.
+        # The replies that have come are read before CLIENT LIST. Each client that still lacks a
+        # reply must then be listed as blocked.
         clients = [pair.clients[index] for pair in self.pairs]
         lacking = [client.id for client, pair in zip(clients, self.pairs) if not client.has(pair.open)]
         if not lacking:

@@ -1,6 +1,6 @@
-//! Puts a layer in front of another path (a way to a device), which is called the path below. A
-//! layer implements only the methods whose behaviour it changes. All other calls are passed on to
-//! the path below.
+//! Layers on paths. A path is a way to a device. A layer changes the behaviour of one path, which
+//! is called the path below. The layer implements only the methods whose behaviour it changes. All
+//! other calls are passed on to the path below.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -89,7 +89,7 @@ pub struct Layered<L> {
 }
 
 impl<L: Layer> Layered<L> {
-    /// Puts `layer` in front of `path`.
+    /// Puts `layer` on top of `path`.
     pub fn new(layer: L, path: Box<dyn Device + Send>) -> Self {
         Self { layer, path }
     }

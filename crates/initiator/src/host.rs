@@ -319,7 +319,7 @@ impl Host {
         let command = Command::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
         let token = Token(self.event_requests);
         let submission = Submission { token, command, data: Vec::new() };
-        // A caller that fills the whole admin queue with requests for events has a bug.
+        // If requests for events fill the whole admin queue, the caller has a bug.
         self.admin.submit(submission).expect("the admin queue has room");
         self.collect(Instant::now())
     }

@@ -6,9 +6,9 @@ use slimio_resp::Args;
 
 use crate::command::{Command, Flags, KeyRange};
 
-/// An effect, the command that is logged for a request, is at most this many bytes longer than the
-/// request. These bytes are for a `SELECT` before the effect, an absolute time in place of a number
-/// of seconds, the option for such a time, and the count of the effect's arguments.
+/// An effect is the command that is logged for a request. It is at most this many bytes longer than
+/// the request. These bytes are for a `SELECT` before the effect, an absolute time in place of a
+/// number of seconds, the option for such a time, and the count of the effect's arguments.
 pub const EFFECT_SIZE_BESIDE: u64 = 48;
 
 /// Bytes of a logged deletion without its key: a `SELECT`, the name of the command, and the count

@@ -1,5 +1,5 @@
 //! Commands of NVMe over Fabrics: Connect, properties, Disconnect. Source: base specification 2.1,
-//! 6 and 3.1.4.
+//! sections 6 and 3.1.4.
 
 use crate::{Command, Name, Status, opcode};
 

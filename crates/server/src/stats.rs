@@ -61,7 +61,7 @@ fn new_histogram() -> Histogram<u64> {
 pub(crate) struct Stats {
     pub(crate) connections: u64,
     pub(crate) rejected_connections: u64,
-    /// Clients that were disconnected because all clients took too much memory.
+    /// Clients that were disconnected because all clients together took too much memory.
     pub(crate) evicted_clients: u64,
     pub(crate) commands: u64,
     pub(crate) input_bytes: u64,
@@ -118,7 +118,7 @@ impl Stats {
         }
     }
 
-    /// Whether a counter has changed since the oldest sample. If so, a rate is not zero.
+    /// Whether a counter has changed since the oldest sample. If so, at least one rate is not zero.
     pub(crate) fn is_moving(&self) -> bool {
         let counters = [self.commands, self.input_bytes, self.output_bytes];
         self.samples.front().is_some_and(|(_, then)| *then != counters)

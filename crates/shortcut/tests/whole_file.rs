@@ -151,7 +151,8 @@ fn what_is_not_aligned_or_was_not_written_is_the_kernels() {
         file.write_all_at(&bytes, 16 * BLOCK as u64).unwrap();
         file.sync_all().unwrap();
         assert_eq!(write(&whole, &bytes[..2 * BLOCK], 17 * BLOCK), Some(2 * BLOCK));
-        // If another process notes that it has moved the blocks, this process looks them up again.
+        // `whole` stands for another process, which notes that the blocks have moved. Then `other`
+        // looks them up again.
         let other = opened(debts, &file);
         assert_eq!(write(&other, &bytes, 0), Some(bytes.len()));
         whole.debt().around(|| file.set_len(2 * BLOCK as u64)).unwrap();

@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | completion order | any order, which the seed determines; an operation may take very long | each operation completes once, and its buffer comes back |
 //! | a completed write that is neither durable nor flushed | a power cut loses or tears it, in any combination with other writes | it stays readable while there is power; it survives the death of the process |
-//! | a write in flight | after a power cut, none of its data is on the medium, or all, or it is torn (between sectors of 512 bytes, or inside a sector). After the death of the process, none of its blocks are on the medium, or some, or all; missing blocks may be written later, until the next process gets the [claim](SimDisk::claim) | – |
+//! | a write in flight | after a power cut, none of its data is on the medium, or all, or it is torn (between sectors of 512 bytes, or inside a sector). After the death of the process, none of the write's blocks are on the medium, or some, or all; missing blocks may be written later, until the next process gets the [claim](SimDisk::claim) | – |
 //! | a durable write that has completed | its blocks may rot; other writes do not become durable through it | it survives power cuts |
 //! | a flush that has completed | – | writes that were reaped before the flush was submitted survive, whatever their path |
 //! | a flush that has failed | the writes that the flush should have covered never become stable, not even by a later flush | these writes stay readable while there is power |

@@ -1,6 +1,7 @@
 //! Measures how many page writes per second the simulation reaches on one core while the collector
 //! works. The writes overwrite uniformly random blocks of a full drive. The simulation keeps only
-//! the mapping of the blocks, and none of their bytes. The last measurement also uses clocks.
+//! the mapping of the blocks, and none of their bytes. The last measurement also simulates how long
+//! the drive takes: every die and every channel has a clock.
 
 use std::io::Write;
 use std::time::Duration;
@@ -66,7 +67,8 @@ fn main() -> std::io::Result<()> {
     with_clocks(&mut out)
 }
 
-/// Measures the drive of the SlimIO paper: it has 180 GiB, is full, and has the paper's thresholds.
+/// Measures the drive of the SlimIO paper, which has 180 GiB and is full here. The collector starts
+/// at the paper's thresholds of free units.
 fn with_clocks(out: &mut impl Write) -> std::io::Result<()> {
     let mut drive = Clocked::new(Config::paper()).map_err(std::io::Error::other)?;
     let lbas = drive.ftl().config().lba_count;

@@ -12,12 +12,13 @@ use slimio_planted::is_planted;
 use crate::superblock::Superblock;
 use crate::{Area, Lifetime, LogStart, Lsn, Media, Pool, SlotSummary, Snapshots, io};
 
-/// Blocks of one write when a segment (a fixed-size piece of the log) is zeroed.
+/// The most blocks that one write zeroes. Several writes zero a segment, which is a fixed-size
+/// piece of the log.
 const ZERO_LBAS: u64 = 256;
 
-/// If the log's area is a file, at least this many bytes of free slots (places for segments) keep
-/// their blocks, so that the log can overwrite these blocks. A durable write to a hole is slow, and
-/// zeroing a slot again costs work.
+/// If the log's area is a file, free slots (places for segments) with at least this many bytes
+/// together keep their blocks, so that the log can overwrite these blocks. A durable write to a
+/// hole is slow, and zeroing a slot again costs work.
 const FREE_SIZE_KEPT: u64 = 1 << 30;
 
 /// Owner of the superblock. It prepares segments that the log will need, and releases those that
@@ -81,7 +82,7 @@ pub struct Adoption {
     /// Where the log starts, if the log goes on from this snapshot; `None` if the log's start does
     /// not change.
     pub start: Option<LogStart>,
-    /// Whether the log had ended and goes on from this snapshot.
+    /// Whether the log had ended, and now goes on from this snapshot.
     pub continues_log: bool,
 }
 
@@ -347,8 +348,9 @@ impl Keeper {
             free.filter(|&slot| self.written_slots[slot as usize]).collect()
         };
         if self.pool.is_none() {
-            // The log will need as many slots as it had before. Free slots beyond this number are
-            // given back.
+            // The log will need as many slots as it had before. So as many free slots keep their
+            // blocks, or more if these have less than `FREE_SIZE_KEPT` bytes. The rest is given
+            // back.
             let used = slots.iter().flatten().count();
             let kept =
                 used.max((FREE_SIZE_KEPT / self.superblock.geometry.segment_size()) as usize);

@@ -72,8 +72,8 @@ fn check_directory(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Keeps a file from growing beyond a limit. This is a layer over the path to the file: the way on
-/// which operations reach the file, with a queue of its own.
+/// A layer that keeps a file from growing beyond a limit. The layer is on top of the path to the
+/// file. A path is a way to a file or device, with a queue of its own.
 struct Limit {
     lbas_max: u64,
 }

@@ -72,8 +72,8 @@ pub fn open_on(
 }
 
 /// Like [`open`], but only for a device. The device's writes, deallocations and flushes are
-/// recorded in a new file at `trace`. The stream of each write is its lifetime, a kind of data that
-/// is deleted together (such as the log).
+/// recorded in a new file at `trace`. Each recorded write has a stream number, which tells the
+/// lifetime of the write. A lifetime is a kind of data that is deleted together (such as the log).
 ///
 /// # Errors
 /// When `path` names no device, or when the device can't be opened or recorded.

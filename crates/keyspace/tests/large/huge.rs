@@ -50,7 +50,7 @@ fn many_elements_of_one_are_changed_in_steps() {
         [(["SADD", "set"], false), (["SREM", "set"], true), (["HDEL", "hash"], true)]
     {
         let (count, _) = steps(&mut driver, &words, few.clone());
-        assert_eq!(count, 1, "{words:?} of few");
+        assert_eq!(count, 1, "{words:?} of few elements takes one step");
         let (count, reply) = steps(&mut driver, &words, many.clone());
         assert!(count >= 5, "{words:?} takes {count} steps");
         let expected = if removes { many.len() - few.len() } else { 0 };
@@ -65,8 +65,8 @@ fn many_elements_of_one_are_changed_in_steps() {
     driver.check();
 }
 
-/// Each element that is drawn by itself needs a walk through the tree, so a step draws few such
-/// elements. All steps together draw as many elements as the command asks for.
+/// If elements are drawn one by one, each of them needs a walk through the tree. So one step draws
+/// only a few of them. All steps together draw as many elements as the command asks for.
 #[test]
 fn elements_of_one_are_drawn_in_short_steps() {
     let mut driver = driver();

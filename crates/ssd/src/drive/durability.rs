@@ -243,8 +243,9 @@ mod tests {
         assert_eq!(tokens.len(), 3);
     }
 
-    /// Bytes did not reach the disk. The kernel reports this failure only to the checkpoint, and
-    /// not to the flush that follows.
+    /// Bytes did not reach the disk. The kernel reports this failure only to the sync of a
+    /// checkpoint (which makes older entries of the journal unnecessary), and not to the flush that
+    /// follows.
     #[test]
     fn a_flush_fails_after_a_checkpoint_could_not_be_made_durable() {
         let folder = tempfile::tempdir().expect("a directory for the test");

@@ -53,8 +53,8 @@ impl DriveQueue {
     /// mapping at once. This call also moves the operation's bytes, which takes as long as a read
     /// or write of a cached file. An impossible operation completes with an error.
     ///
-    /// If the drive has `sync=yes`, a later [`poll`](Self::poll) makes flushes and durable writes
-    /// durable, with one sync for all of them.
+    /// If the drive has `sync=yes`, flushes and durable writes also need a sync. A later
+    /// [`poll`](Self::poll) runs one sync for all of them.
     pub fn begin(&mut self, token: Token, op: Op, arrived: Instant) {
         self.begin_at(token, op, arrived.saturating_duration_since(self.core.start));
     }

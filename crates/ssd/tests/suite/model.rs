@@ -1,6 +1,6 @@
-//! A model of an emulated drive whose contents are in a file. The model has a mapping, which says
-//! which NAND page each block is on. The mapping gets the same requests as the drive, and is never
-//! interrupted.
+//! A model of an emulated drive that keeps its contents in a file. The model has a mapping, which
+//! says which NAND page each block is on. The model applies the drive's requests to this mapping,
+//! and is never interrupted.
 
 use std::collections::HashMap;
 
@@ -92,7 +92,7 @@ pub(crate) fn are_same(one: &Ftl, other: &Ftl) -> bool {
         && enabled(one) == enabled(other)
 }
 
-/// The placements of a request that updates handles.
+/// A list of placements that has only this one, as `update_handles` takes it.
 pub(crate) fn placements(placement: u16) -> [PlacementId; 1] {
     [PlacementId(placement)]
 }

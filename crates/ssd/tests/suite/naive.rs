@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use slimio_ssd::{Config, NandPage, Observer, Victims};
 
-/// The state of a NAND page: erased, or the data that it was programmed with since the last erase.
+/// What a NAND page holds: nothing because it is erased (`Erased`), padding (`Nothing`), or data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Erased,

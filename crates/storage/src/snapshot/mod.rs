@@ -118,7 +118,7 @@ pub struct SlotSummary {
     /// records, the snapshot may be a state that the data set was never in. If the snapshot needs
     /// no records, this LSN is equal to `lsn`.
     pub consistent_lsn: Lsn,
-    /// Blocks of the snapshot, from header to trailer.
+    /// Length of the snapshot in blocks, from header to trailer.
     pub len_lbas: u64,
     /// Checksum of the trailer. Through other checksums, it covers the whole snapshot.
     pub checksum: u64,
@@ -126,7 +126,7 @@ pub struct SlotSummary {
     pub chunk_count: u64,
     /// Number of entries in all chunks.
     pub entry_count: u64,
-    /// Bytes of all chunks' payloads.
+    /// Size in bytes of all chunks' payloads together.
     pub payload_size: u64,
     /// When the snapshot was begun, in milliseconds since 1970.
     pub created_ms: u64,
@@ -198,7 +198,7 @@ impl SlotPaths {
         self.find(slot).expect("an open volume has all slots")
     }
 
-    /// Blocks that each slot has.
+    /// Length of each slot, in blocks.
     pub fn lengths(&self) -> [u64; crate::layout::SLOT_COUNT] {
         let lbas = |path: &Option<Box<dyn Device + Send>>| {
             path.as_ref().map_or(0, |path| path.geometry().lba_count)
