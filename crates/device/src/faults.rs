@@ -6,9 +6,9 @@
 //! If the page is in a mapping of ours, a signal handler keeps the process alive. The handler
 //! replaces the page by private memory with the file's contents, as far as they can be read. Then
 //! the processor repeats the access. Bytes that were stored before the fault are still in the file.
-//! Bytes that are stored in the replaced page die with the process. So code that stores to a
-//! mapping checks the mapping's [`Faults`] afterwards. Any other SIGBUS is passed to the previous
-//! handler.
+//! Bytes that are stored in the replaced page die with the process. So after each store to a
+//! mapping, the caller must check the [`Faults`] of this mapping. Any other SIGBUS is passed to the
+//! previous handler.
 
 #![expect(unsafe_code, reason = "a signal handler replaces mapped memory")]
 

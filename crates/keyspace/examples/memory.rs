@@ -56,7 +56,7 @@ const VERBS: [&str; 4] = ["SET", "HSET", "SADD", "RPUSH"];
 const HEAD: &str =
     "counted B | allocated B | resident B | redis used_memory B | redis resident B |";
 
-/// The data to insert: keys with a string, a hash, a set or a list each.
+/// The data to insert: keys, each of which holds a string, a hash, a set or a list.
 #[derive(Clone, Copy)]
 struct Shape {
     /// The command that inserts the data.
@@ -88,8 +88,8 @@ impl Shape {
         Self { verb, keys, elements, element_size, value_size, expiring: number() == 1 }
     }
 
-    /// The count by which bytes are divided. For hashes, sets and lists, this is the count of all
-    /// fields, members or elements. For strings, this is the count of all keys.
+    /// The number by which the measured bytes are divided. For hashes, sets and lists, this is the
+    /// count of all fields, members or elements. For strings, this is the count of all keys.
     fn count(self) -> usize {
         self.keys * self.elements.max(1)
     }

@@ -117,7 +117,7 @@ impl LongDouble {
             // Zeros of different sign add up to a positive zero.
             return Some(if a == 0 && negative != small_negative { Self::ZERO } else { large });
         }
-        // If any set bit is lost in the shift, the last guard bit is set in its place.
+        // If the shift loses a bit that is 1, the last guard bit becomes 1 instead.
         let distance = exponent.abs_diff(small_exponent);
         let a = u128::from(a) << GUARD;
         let b = u128::from(b) << GUARD;
@@ -254,7 +254,8 @@ fn parse_exponent(text: &[u8]) -> Option<i32> {
 
 impl Scaled {
     /// Converts the scale from a power of ten to a power of two. If this takes a division, the
-    /// quotient is truncated to 67 bits or more. The last bit is set if there is a remainder.
+    /// result has at least 67 bits (unless it is zero). Its last bit is 1 if the division leaves a
+    /// remainder.
     fn with_power_of_two(self) -> Self {
         let exponent = self.exponent.clamp(-DECIMAL_EXPONENT_MAX, DECIMAL_EXPONENT_MAX);
         // 10^n is 5^n * 2^n, and 2^n stays in the exponent.
@@ -369,8 +370,8 @@ mod tests {
     }
 
     /// The least number is 2^-16445. A text between half of this number and the number itself must
-    /// be read as the least number, not refused as too small. Only exactly half of the least number
-    /// is a tie with zero.
+    /// be read as the least number, not refused as too small. Exactly half of the least number is a
+    /// tie, so it is rounded to zero and is refused.
     #[test]
     fn more_than_half_the_least_number_is_not_too_small() {
         for text in ["0x1.8p-16446", "0x1.000001p-16446", "-2e-4951"] {

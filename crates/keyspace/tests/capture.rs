@@ -222,8 +222,8 @@ fn large_values_are_captured_before_they_are_changed() {
     }
 }
 
-/// A hash of many fields and a hash of few fields are changed in every way. The capture must hand
-/// out the hashes from before the changes.
+/// Hashes of few fields and of many fields are changed in every way. The capture must hand out the
+/// hashes from before the changes.
 #[test]
 fn hashes_are_captured_before_they_are_changed() {
     let changes: [&[&str]; 10] = [
@@ -359,8 +359,8 @@ fn the_memory_of_pre_images_is_counted() {
     }
 }
 
-/// One of several databases is flushed. Its entries are still taken step by step, and its memory is
-/// freed along with them.
+/// One of several databases is flushed. The capture still takes the entries of this database step
+/// by step. The memory of the database is freed step by step, too.
 #[test]
 fn a_flushed_database_is_captured_in_steps() {
     let mut driver = Driver::new(1);

@@ -40,7 +40,7 @@ pub(crate) struct Gate {
     /// is the case under `appendfsync always`.
     pub(crate) undurable: Undurable,
     pub(crate) keeps_undurable: bool,
-    /// Limit of the bytes of payload of the running command's record. The command asked for this
+    /// How many bytes of payload the running command's record may have. The command asked for this
     /// much room.
     pub(crate) log_size_max: u64,
     /// End of the log when the data set was last found empty. If the log still ends at this LSN,

@@ -12,7 +12,7 @@ const SECONDS: &str = "SLIMIO_FUZZ_SECONDS";
 /// Number of seconds that a run takes if the environment variable is not set.
 const SECONDS_DEFAULT: u64 = 2;
 
-/// Bytes that have a special meaning in formats: ends, signs, and marks of lengths.
+/// Bytes that have a special meaning in formats, such as end marks, signs and length marks.
 const BYTES: &[u8] =
     &[0, 1, 2, 3, 0x3f, 0x40, 0x7f, 0x80, 0x81, 0xc0, 0xc3, 0xe0, 0xf0, 0xfe, 0xff];
 

@@ -1,4 +1,4 @@
-//! Files of directives, and the files that they `include`.
+//! Configuration files, and the files that they `include`.
 
 use std::ffi::OsStr;
 use std::fs;

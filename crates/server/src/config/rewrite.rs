@@ -96,7 +96,7 @@ impl Config {
     }
 }
 
-/// The row of the directive that a line of a file sets.
+/// The index in [`DIRECTIVES`] of the directive that a line of a file sets.
 fn directive_of(line: &[u8]) -> Option<usize> {
     let line = line.trim_ascii();
     if line.starts_with(b"#") {
@@ -157,7 +157,7 @@ fn quote(word: &[u8]) -> String {
     quoted
 }
 
-/// Replaces a file as a whole, with the same owner and permissions.
+/// Replaces a file as a whole. The new file gets the owner and the permissions of the old one.
 fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));

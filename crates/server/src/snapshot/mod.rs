@@ -98,7 +98,7 @@ pub(crate) struct History {
     pub(crate) failures: u64,
     /// When the last snapshot began.
     pub(crate) tried_at: Option<Instant>,
-    /// How long the last snapshot took, if there was one.
+    /// How long the last snapshot took. `None` if no snapshot has ended yet.
     pub(crate) took: Option<Duration>,
     /// Largest memory held for the last snapshot, in bytes.
     pub(crate) memory_max: u64,
@@ -158,8 +158,8 @@ pub(crate) struct Snapshots {
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
     /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// Whether a `FLUSHALL` or `FLUSHDB` has scheduled the scheduled or running `BGSAVE`, so that a
-    /// restart does not bring the old data back. No client has asked for such a `BGSAVE`.
+    /// Whether the `BGSAVE` that is scheduled or running is due to a `FLUSHALL` or `FLUSHDB`. Such a
+    /// `BGSAVE` keeps a restart from bringing the old data back. No client has asked for it.
     pub(crate) is_of_flush: bool,
     /// Clients that have pinned a slot, each with its slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,
@@ -169,8 +169,7 @@ pub(crate) struct Snapshots {
     pub(crate) step_max: Duration,
     /// Checks of the snapshots on the volume.
     pub(crate) checks: Checks,
-    /// Like `step_max`, but in CPU time, which does not include the time in which the thread did
-    /// not run.
+    /// Like `step_max`, but in CPU time, which passes only while the thread runs.
     pub(crate) step_cpu_max: Duration,
     /// Number of keys in the snapshot that was loaded by recovery.
     pub(crate) loaded_keys: usize,
@@ -181,7 +180,7 @@ pub(crate) struct Snapshots {
 const TELLING_SIZE: u64 = 1 << 20;
 
 impl Snapshots {
-    /// Notes that a snapshot of `payload` bytes of keys and values has taken `lbas` LBAs.
+    /// Notes that a snapshot has taken `lbas` LBAs. Its keys and values have `payload` bytes.
     pub(crate) fn was_written(&mut self, lbas: u64, payload: u64) {
         if payload >= TELLING_SIZE {
             self.lbas_per_byte = Some(lbas as f64 / payload as f64);

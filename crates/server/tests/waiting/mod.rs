@@ -121,9 +121,9 @@ fn who_is_unblocked_within_a_transaction_is_answered_when_it_is_durable() {
     });
 }
 
-/// After `begin`, a client waits in the first of `requests`, and has sent more input after that
-/// request than the limit allows. Then `end` lets the client continue. When the client has read its
-/// replies, the server must close the connection.
+/// After `begin`, a client waits in the first of `requests`. After that request, it has sent more
+/// input than the limit of the query buffer allows. Then `end` lets the client continue. When the
+/// client has read its replies, the server must close the connection.
 fn check_stays_closing(requests: &[u8], begin: &[&str], end: &[&str]) {
     held("client-query-buffer-limit 1mb", |world| {
         let mut other = world.connect("other");

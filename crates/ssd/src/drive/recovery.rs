@@ -4,11 +4,11 @@
 //! older checkpoint ── entries ──► latest checkpoint ── entries ──► end
 //! ```
 //!
-//! If only the process was killed, there is no gap: all entries from the latest checkpoint to the
-//! end are there. If the process was killed while it made the latest checkpoint, all entries from
-//! the older checkpoint on are there. So a gap before a newer entry or checkpoint means that the
-//! file is damaged, or that the machine has failed and lost data that was not flushed. The drive
-//! then goes on from the last entry before the gap, and reports the loss in its notes.
+//! If only the process was killed, there is no gap: the file has all entries from the latest
+//! checkpoint to the end. If the process was killed while it made the latest checkpoint, the file
+//! has all entries after the older checkpoint. So a gap before a newer entry or checkpoint means
+//! that the file is damaged, or that the machine has failed and lost data that was not flushed. The
+//! drive then goes on from the last entry before the gap, and reports the loss in its notes.
 
 use slimio_device::{Lba, LbaRange};
 use slimio_planted::is_planted;

@@ -1,6 +1,6 @@
-//! Random lives of a volume, each from one start to the next, compared with an oracle that is a
-//! list of records. The logs are small, the media become full, and a life may end at any operation,
-//! even in recovery.
+//! Runs random lives of a volume, and compares what comes back with an oracle, which is a list of
+//! records. A life lasts from one start to the next. The logs are small, the media become full, and
+//! a life may end at any operation, even in recovery.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ struct Death {
     image: usize,
     /// If set, the next start ends in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the next starts turn the log on.
+    /// Whether the log is turned on when the volume is next opened.
     is_log_on: bool,
 }
 
@@ -165,8 +165,9 @@ fn killed(within: u64, image: usize) -> Death {
     Death { is_power_cut: false, within, image, in_recovery: None, is_log_on: true }
 }
 
-/// On a device, a log that has only one segment also keeps the extents for a second segment: those
-/// of one free slot of its area. The process is killed while the other free slots have no extents.
+/// On a device, a log that has only one segment also keeps the extents for a second segment. They
+/// lie in one free slot of the log's area. The process is killed while the other free slots have no
+/// extents.
 /// After the restart, the log must go on in the slot that has extents, instead of asking for other
 /// extents.
 #[test]
@@ -192,9 +193,9 @@ fn a_log_goes_on_where_its_extents_are() {
     live(events, &place, &Tally::default());
 }
 
-/// A record takes two batches. The next recovery ends the log before the first of them, so the
-/// record is cut off. The next life does not overwrite the record's second batch, because its own
-/// first batch does not fit there. This rest of the record must not come back.
+/// A record takes two batches. A recovery ends the log before the first of them, so the record is
+/// cut off. The life after this recovery does not overwrite the record's second batch, because the
+/// first batch of the new life does not fit there. The second batch must not come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
