@@ -1,4 +1,4 @@
-//! Tests the load generator, the measurements and the comparison with a real stock server.
+//! Tests the load generator, the measurements and the comparison. A real stock server serves them.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
@@ -161,7 +161,7 @@ fn the_server_counts_what_the_generator_counts() {
     let report = drive(&server, "ycsb-e", 500);
     let inserts = calls(&server, "set") - before;
     assert_eq!(calls(&server, "mget") + inserts, 500);
-    assert!(report.hits > 500 * 30, "scans read many values each: {}", report.hits);
+    assert!(report.hits > 500 * 30, "each scan reads many values: {}", report.hits);
     let size = client.expect(&["DBSIZE"]).unwrap();
     assert_eq!(size, Reply::Integer((KEY_COUNT + inserts) as i64), "each insert makes a key");
 }
@@ -199,7 +199,7 @@ fn values_compress_by_half_in_the_servers_own_compressor() {
         let length =
             text.split_whitespace().find_map(|word| word.strip_prefix("serializedlength:"));
         let share = length.unwrap().parse::<f64>().unwrap() / 4096.0;
-        assert!((0.45..0.60).contains(&share), "LZF leaves the share {share} of a value");
+        assert!((0.45..0.60).contains(&share), "LZF compresses a value to {share} of its size");
     }
 }
 

@@ -12,7 +12,7 @@ from harness.server import Server
 from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 from harness.wait import until
 
-# Scripts of one connection each. A reply with a time or an address is compared by its shape.
+# Each script runs on one connection. `comparable` says which parts of a reply are not compared.
 SCRIPTS = {
     "ping and echo": ["PING", "PING hello", "PING a b", "ECHO", "ECHO x", "ECHO a b", "ping", "pInG"],
     "unknown": ["NOSUCH", "NOSUCH a b", "NOSUCH " + "x" * 300, "NOSUCH a " + "y" * 120 + " b c d e f"],
@@ -363,7 +363,7 @@ class SideBySide(TestCase):
 
     @slimio_only
     def test_every_command_is_compared(self):
-        """Each command is drawn at random, or has its own script or test."""
+        """Each command is in `NAMES`, from which random tests draw, or has a script or test of its own."""
         elsewhere = {"AUTH", "BGREWRITEAOF", "BGSAVE", "COMMAND", "CONFIG", "DEBUG", "INFO",
                      "LASTSAVE", "LATENCY", "MEMORY", "OBJECT", "QUIT", "SAVE", "SHUTDOWN", "SLIMIO", "SLOWLOG",
                      "TIME", "WAITAOF"}
@@ -495,7 +495,7 @@ class SideBySide(TestCase):
 
 
 def comparable(line, reply):
-    """The reply without its order, or without the parts that describe the server."""
+    """The reply as it is compared: in a fixed order, or without the parts that describe the server."""
     if line.startswith("CONFIG GET") and reply[0] == b"*":
         return reply[0], sorted(zip(reply[1][::2], reply[1][1::2]))
     if line.startswith("CONFIG GET") and reply[0] == b"%":

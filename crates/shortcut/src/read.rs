@@ -12,8 +12,8 @@ use crate::LogFile;
 use crate::staged::Staged;
 
 impl<F: AsFd> LogFile<F> {
-    /// Reads bytes at an offset, as pread(2) does. Bytes that were written are read whether they
-    /// are durable or not. Returns the number of bytes, or `None` if the file is not taken.
+    /// Reads bytes at an offset, as pread(2) does. Also finds bytes that were written but are not
+    /// durable yet. Returns the number of bytes, or `None` if the file is not taken.
     ///
     /// # Errors
     /// If the file is not open for reading, if the bytes can't be read, or if staged bytes had to

@@ -1,7 +1,7 @@
-//! `cargo x lab shortcut`: boots one virtual machine, and measures there how long durable appends to
-//! a log file take. Some appends take the short path of `slimio shortcut run` (one direct write into
-//! space that was filled with zeros before). The others are made in other ways. The file is first on
-//! ext4 with its journal, and then on XFS.
+//! `cargo x lab shortcut`: boots one virtual machine, and measures there how long durable appends
+//! to a log file take. Some appends take the short path of `slimio shortcut run` (one direct write
+//! into space that was filled with zeros before). The others are made in other ways. The file is
+//! first on ext4 with its journal, and then on XFS.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! `slimio waf --model`: compares the formulas with a simulation of the same drive, under FIFO and
-//! greedy cleaning, for both meanings of the trim ratio.
+//! `slimio waf --model`: computes a drive's write amplification by formula, and compares it with
+//! that of a simulated drive. Does so for FIFO and greedy cleaning, without trims, and for both
+//! meanings of the trim ratio.
 
 use clap::Args;
 use slimio_ssd::Victims;

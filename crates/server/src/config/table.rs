@@ -1,8 +1,8 @@
-//! One row per directive.
+//! The table of the directives of the configuration. Each directive has one row.
 
 use super::value::ValueKind;
 
-/// What happens here if a directive is set.
+/// What this server does if a directive is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Takes effect at start, and also when it is set while the server runs.
@@ -146,7 +146,7 @@ const NO_EVENTS: &str = "keyspace events are not published";
 #[rustfmt::skip]
 pub static DIRECTIVES: &[Directive] = &[
     // Network.
-    unlike(row("bind", ValueKind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; an address with a leading - may be unavailable"), "Redis listens on all addresses"),
+    unlike(row("bind", ValueKind::Words, "127.0.0.1 -::1", Effect::AtStart, "addresses to listen on; an address with a leading - is left out if this machine does not have it"), "Redis listens on all addresses"),
     row("port", ValueKind::Int(0, 65535), "6379", Effect::AtStart, "TCP port; 0 means no TCP"),
     row("tcp-backlog", ValueKind::Int(0, INT_MAX), "511", Effect::AtStart, "largest number of connections that the kernel queues until the server accepts them"),
     row("tcp-keepalive", ValueKind::Int(0, INT_MAX), "300", Effect::Live, "seconds between probes of a silent connection; 0 sends no probes"),
@@ -158,7 +158,7 @@ pub static DIRECTIVES: &[Directive] = &[
     unlike(row("client-query-buffer-limit", ValueKind::Memory(1 << 20, SIZE_MAX), "1gb", Effect::Live, "largest number of bytes in an incomplete request and in the requests that MULTI has queued"), "Redis does not limit the requests that MULTI has queued"),
     row("client-output-buffer-limit", ValueKind::OutputLimits, "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60", Effect::Live, "for each class of clients, the limits of the bytes of replies that wait for one client: hard limit, soft limit, and seconds for which the soft limit may be exceeded"),
     row("proto-max-bulk-len", ValueKind::Memory(1 << 20, SIZE_MAX), "512mb", Effect::Live, "largest size of a string in a request"),
-    own(row("io-backend", ValueKind::Choice(IO_BACKEND), "auto", Effect::AtStart, "kernel interface for I/O: io_uring, plain system calls, or the better of the two that the kernel allows (auto)")),
+    own(row("io-backend", ValueKind::Choice(IO_BACKEND), "auto", Effect::AtStart, "kernel interface for I/O: io_uring (uring), plain system calls (plain), or io_uring if the kernel allows it and plain system calls if not (auto)")),
     // Values.
     also(unlike(row("hash-max-listpack-entries", ValueKind::Int(0, BIG), "128", Effect::Live, "largest number of fields in a packed hash; more than 1024 counts as 1024"), "Redis's default is 512; in SlimIO, a hash of more than 128 fields takes no more memory as a tree than packed, and is faster"), "hash-max-ziplist-entries"),
     also(row("hash-max-listpack-value", ValueKind::Memory(0, SIZE_MAX), "64", Effect::Live, "longest field or value of a packed hash, in bytes"), "hash-max-ziplist-value"),

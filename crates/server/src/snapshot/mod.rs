@@ -158,8 +158,8 @@ pub(crate) struct Snapshots {
     /// How many LBAs the last snapshot took for each byte of its keys and values. `None` until a
     /// snapshot was large enough to measure this, and again after a snapshot has lacked space.
     pub(crate) lbas_per_byte: Option<f64>,
-    /// Whether the `BGSAVE` that is scheduled or running is due to a `FLUSHALL` or `FLUSHDB`. Such a
-    /// `BGSAVE` keeps a restart from bringing the old data back. No client has asked for it.
+    /// Whether the `BGSAVE` that is scheduled or running is due to a `FLUSHALL` or `FLUSHDB`. Such
+    /// a `BGSAVE` keeps a restart from bringing the old data back. No client has asked for it.
     pub(crate) is_of_flush: bool,
     /// Clients that have pinned a slot, each with its slot. A pinned slot is not overwritten.
     pub(crate) pins: Vec<(ConnId, SlotName)>,

@@ -64,9 +64,9 @@ pub(crate) struct World {
     units: Vec<(i64, Unit)>,
     /// The state before the first unit, followed by the state after each unit.
     states: Vec<State>,
-    /// How many units come back at least when the process dies.
+    /// The least number of units that must come back if the process dies.
     kept: usize,
-    /// How many units come back at least when power is cut.
+    /// The least number of units that must come back if power is cut.
     durable: usize,
     /// Whether power was cut since the units were last read back.
     was_cut: bool,
@@ -185,8 +185,8 @@ impl World {
         self.clock.load(Ordering::SeqCst)
     }
 
-    /// Lets time pass for the server and for the oracle. No command whose result depends on the
-    /// time may be running.
+    /// Lets time pass for the server and for the oracle. The caller makes sure that no running
+    /// command has a result that depends on the time.
     fn pass(&mut self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
         self.oracle.clock.store(self.now_ms(), Ordering::SeqCst);
@@ -355,10 +355,10 @@ impl World {
             let (first, last) = (&states[0], &states[states.len() - 1]);
             let older = older.iter().rposition(|state| state == found);
             format!(
-                "{promised} of {} units were promised, but the state that came back is not the \
-                 state after this number of units or more. Number of units of an equal older \
-                 state: {older:?}. Differences from the promised state: {}. Differences from the \
-                 last state: {}",
+                "{promised} of {} units were promised. But the state that came back equals neither \
+                 the state after these units nor any later state. If it equals an older state, \
+                 this is the number of units before that state: {older:?}. Differences from the \
+                 promised state: {}. Differences from the last state: {}",
                 self.units.len(),
                 found.difference(first),
                 found.difference(last),

@@ -1,6 +1,6 @@
-//! Other work that must wait for a long request, or is affected by it: transactions, counts, moved
-//! keys, eviction, watchers, and requests that ask whether a write is durable. In names of tests,
-//! `it` is the long request.
+//! Other work that must wait for a long request, or is affected by it: transactions, `DBSIZE`,
+//! moved keys, eviction, watchers, and requests that ask whether a write is durable. In names of
+//! tests, `it` is the long request.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -121,8 +121,8 @@ fn nothing_that_it_sets_is_evicted_before_its_end() {
     }
 }
 
-/// The request is so small that, under `everysec`, its reply leaves at once. `WAITAOF` must not say
-/// that the log has the request before the request's record is durable.
+/// The request is so small that, under `everysec`, its reply leaves at once. But until the
+/// request's record is durable, `WAITAOF` must not say that the log has the request.
 #[test]
 fn whether_it_is_durable_is_told_when_it_is() {
     for back_end in BACK_ENDS {
@@ -314,8 +314,8 @@ fn nobody_sets_a_key_that_is_being_restored() {
     }
 }
 
-/// A reply that is made in steps waits until the records in the log are durable, but not for later
-/// records. So the reply must not show data that is not in the log yet.
+/// If a reply is made in steps, it waits only for the records that are in the log at the last step.
+/// So the reply must not show data whose record is not in the log yet.
 #[test]
 fn a_search_that_is_under_way_sees_nothing_of_it_before_it_is_logged() {
     held("log-segment-size 8mb", |world| {

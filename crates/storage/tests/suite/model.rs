@@ -31,7 +31,7 @@ struct Death {
     image: usize,
     /// If set, the next start ends in the same way, at this operation.
     in_recovery: Option<u64>,
-    /// Whether the log is turned on when the volume is next opened.
+    /// Whether the log is on when the volume is opened after this death.
     is_log_on: bool,
 }
 

@@ -348,8 +348,8 @@ fn a_pinned_slot_is_not_written() {
     assert_eq!(take(&mut client, SnapshotKind::Wal), Some(SlotName::A));
 }
 
-/// The data set is emptied while the snapshot is written. The log then starts at that point, which
-/// is later than the snapshot's point. So the snapshot is useless.
+/// The data set is emptied while the snapshot is written. From then on, the log starts after the
+/// snapshot's point in time. So the snapshot is useless.
 #[test]
 fn a_snapshot_that_the_log_has_left_behind_is_obsolete() {
     let (mut client, mut media) = client(Policy::Always);

@@ -85,8 +85,8 @@ pub struct Session {
     /// The latest time at which bytes were sent, or at which no bytes waited to be sent.
     sent_at: Instant,
     began_at: Instant,
-    /// The latest time at which the host sent requested data, or at which data was requested while
-    /// no transfer was running.
+    /// The latest time at which the host sent data that the target had requested, or at which the
+    /// target requested data while no transfer was running.
     data_at: Instant,
     /// When the session next looks for stalled transfers. `None` if it need not look.
     look_at: Option<Instant>,
