@@ -1,4 +1,4 @@
-//! Tests the load generator, the measurements and the comparison. A real stock server serves them.
+//! Tests the load generator, the measurements and the comparison, each against a real stock server.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
@@ -121,8 +121,8 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Only the server itself counts. Before that process executes the server's program, it is a
-    // copy of the benchmark, or it runs setpriv.
+    // A process counts only once it runs the server's program. Before that, it is a copy of the
+    // benchmark, or it runs setpriv.
     let is_server = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.trim() == "redis-server"
@@ -232,8 +232,8 @@ fn measurements_agree_with_what_is_known() {
     // sync the log.
     let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    // On a busy machine, strace says that it is attached before it begins to count. So a count
-    // below the number of requests is taken again.
+    // On a busy machine, strace reports that it is attached, but begins to count only later. So the
+    // count is repeated if it is below the number of requests.
     let by_strace = (0..3)
         .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
         .reduce(|before, now| if before < 1.0 { now } else { before });
@@ -295,8 +295,8 @@ fn a_comparison_leaves_its_results() {
     assert!(median("set-64-p16", "requests_per_s") > 0.0);
     assert!(median("open-everysec", "latency_us_p999") > 1.0);
     let offered = median("open-everysec", "offered_per_s");
-    // All requests that were due are counted, sent or not, because a busy machine may serve less
-    // than half of them.
+    // All requests that were due are counted, even those that were not sent, because a busy machine
+    // may serve less than half of them.
     let due = median("open-everysec", "requests") + median("open-everysec", "never_sent");
     let due = due / Scale::QUICK.measured_s;
     assert!((due / offered - 1.0).abs() < 0.4, "{due} per second were due, not {offered}");

@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libc::{c_int, c_void, siginfo_t};
 use slimio_planted::is_planted;
 
-/// Faulty pages of a mapping since it was mapped.
+/// Counts of the faulty pages of a mapping, since it was mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Number of pages that were replaced by private memory. Bytes stored in them die with the

@@ -1,5 +1,5 @@
-//! Checks that every direct dependency has a line with its reason in `deny.toml`, and that every
-//! such line names a dependency.
+//! Checks that every direct dependency has a line in `deny.toml` that says why it is needed, and
+//! that every such line names a dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 

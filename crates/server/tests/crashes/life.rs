@@ -299,9 +299,9 @@ impl World {
         Ok(true)
     }
 
-    /// Takes the rest of the disk's space, or gives it back. Before it takes the space, waits until
-    /// the log has a second segment, because a log that has only one segment cannot release that
-    /// segment. Returns false if this life has ended.
+    /// Takes the rest of the disk's space, or gives it back. Before the space is taken, the log
+    /// must have a second segment, because a log that has only one segment cannot release that
+    /// segment. So this function waits for a second segment. Returns false if this life has ended.
     fn set_full(&mut self, client: &mut Client, disk: &SimDisk, is_full: bool) -> bool {
         if is_full && self.log != Log::Off {
             let asked = Instant::now();

@@ -384,9 +384,9 @@ fn nothing_is_debugged_meanwhile() {
     waits_for_it(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
 }
 
-/// `DEBUG POPULATE` may have begun before the long request. If it continued during the long
-/// request, a long request that reads would see the new keys only in its last steps. A long request
-/// that writes would have its record in the log after the records of the new keys, although the
+/// `DEBUG POPULATE` may have begun before a long request, but must not continue meanwhile. If it
+/// did, a long request that reads would see the new keys only in its last steps. If the long
+/// request writes, its record would be in the log after the records of the new keys, although the
 /// request began before these keys were made.
 #[test]
 fn no_keys_are_made_for_trials_meanwhile() {

@@ -235,8 +235,8 @@ fn large_values_do_not_add_up_to_the_limit_of_the_query_buffer() {
     });
 }
 
-/// `WAITAOF` in a transaction does not wait. It reports how far the log is durable, without the
-/// transaction's own writes.
+/// `WAITAOF` in a transaction does not wait. It reports whether earlier writes are durable, and
+/// leaves out the transaction's own writes.
 #[test]
 fn nobody_waits_within_a_transaction() {
     serving("appendfsync no", |server| {

@@ -22,7 +22,7 @@ use crate::Ftl;
 pub(super) struct Recovered {
     pub(super) made: SavedConfig,
     pub(super) ftl: Ftl,
-    /// The ranges that the entries after the checkpoint deallocate.
+    /// The ranges that were deallocated by the entries after the checkpoint.
     pub(super) deallocated: Vec<LbaRange>,
     /// Whether entries that came after this state are lost.
     pub(super) is_cut: bool,

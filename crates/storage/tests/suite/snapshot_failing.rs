@@ -170,8 +170,8 @@ fn where_space_is_short_a_snapshot_has_its_own_before_it_begins() {
     SlotWriter::begin(device, plan, options).expect("the snapshot may turn out to need less space");
 }
 
-/// Bytes that the preparation of the log's next segment must leave free, for a data set whose
-/// snapshot takes 1000 blocks.
+/// How many bytes must stay free when the log's next segment is prepared. A snapshot of the data
+/// set takes 1000 blocks.
 fn left_by_log(client: &mut Client, slot_lbas: [u64; 3]) -> u64 {
     client.now += Duration::from_secs(2);
     let log = &mut client.volume.log;
