@@ -1,5 +1,5 @@
-//! Rows of the comparison that measure snapshots and recovery. They run on a real stock server
-//! (unmodified Redis).
+//! Tests those rows of the comparison that measure snapshots, recovery and the slowest command. A
+//! real stock server (unmodified Redis) is measured.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 

@@ -14,7 +14,7 @@ use crate::listpack::signed;
 
 const HEADER_SIZE: usize = 8;
 
-/// The intset of no integers.
+/// An intset without integers.
 pub const EMPTY: [u8; HEADER_SIZE] = [2, 0, 0, 0, 0, 0, 0, 0];
 
 /// A place in an intset, in front of an integer.

@@ -1,5 +1,5 @@
-//! What a probe says about files on real file systems: whether a file can be taken, so that its
-//! blocks are overwritten in place by direct writes, and if not, why.
+//! Tests what a probe says about files on real file systems: whether the short path can take a file
+//! (overwrite the file's blocks in place by direct writes), and if not, why.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
 use std::fs::{self, File};

@@ -89,7 +89,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Keys written so far.
+    /// Number of keys that were written so far.
     pub fn keys(&self) -> u64 {
         self.keys
     }
@@ -112,8 +112,9 @@ impl Exporter {
                     self.encoder()?.select_db(db.0.into());
                     self.db = Some(db);
                 }
-                // Idle times are measured up to the time that the replay noted as the last use of
-                // keys. Measured up to an earlier time, an idle time could be negative.
+                // The replay of the log notes one and the same time as the last use of every key
+                // that it touches. Idle times end at this time. With an earlier end, an idle time
+                // could be negative.
                 self.entry(&entry, keyspace.usage(&entry, keyspace.replay_time()))?;
             }
         }

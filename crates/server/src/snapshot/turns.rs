@@ -24,15 +24,17 @@ use crate::worker::WorkerThread;
 /// Niceness of the nice thread (nice(2)). With a higher niceness, the thread might starve as well,
 /// while the log grows.
 const NICENESS: i32 = 10;
-/// The idle thread's turn ends if three conditions hold for the time since the last sample:
+/// The idle thread's turn ends if three conditions hold for the time since the thread's wait for a
+/// core was last sampled:
 ///
-/// - The work has lost more time than this. Time that the work makes up for is not counted.
+/// - The work has lost more time than this. Time that the work will still make up for is not
+///   counted.
 /// - The lost time is more than the passed time divided by [`LOST_SHARE_MAX`].
 /// - The idle thread has waited longer than this for a core.
 const LOST_MAX: Duration = Duration::from_millis(20);
 /// See [`LOST_MAX`]. A smaller loss slows only the snapshot, and only by the lost share of the
 /// time. For everybody else, it is better that the idle thread keeps its turn: when the nice thread
-/// ran instead, clients under `appendfsync always` lost a tenth more of their throughput.
+/// ran instead, it cost clients under `appendfsync always` another tenth of their throughput.
 const LOST_SHARE_MAX: u32 = 4;
 /// Shortest turn of the nice thread, unless the work ends.
 const NICE_TURN_MIN: Duration = Duration::from_millis(200);
@@ -173,7 +175,7 @@ mod tests {
             "the time was not lost to waiting for a core"
         );
         assert!(hunger.count(25 * MS, 50 * MS, 30 * MS));
-        assert_eq!(hunger.total, 40 * MS, "the total is that since the last small loss");
+        assert_eq!(hunger.total, 40 * MS, "only the waits since the last small loss are added up");
         assert!(
             !hunger.count(25 * MS, 1000 * MS, 500 * MS),
             "a loss of a fortieth of the time does not count"

@@ -51,12 +51,12 @@ pub struct Units {
 ///
 /// Range: as for [`fifo`], but with any number of units.
 ///
-/// Source: this is the equation that Desnoyers 2012 and, with trims, Lee et al., `HotStorage` 2025,
-/// have before they let the size go to infinity. The term `1 / (2 A)` in T' is not from these
-/// papers. It is derived as follows. A new unit is first filled with copies, and then with the
-/// host's writes. The host's pages are `Np / A` of the unit's pages. The unit is collected as a
-/// whole. So before a host's page is collected, it sees fewer host writes than `T Np / A`: on
-/// average, `Np / (2 A)` fewer.
+/// Source: Desnoyers 2012. Lee et al., `HotStorage` 2025, have the equation with trims. Both papers
+/// then let the size go to infinity. The term `1 / (2 A)` in T' is not from these papers. It is
+/// derived as follows. A new unit is first filled with copies, and then with the host's writes. The
+/// host's pages are `Np / A` of the unit's pages. The unit is collected as a whole. So before a
+/// host's page is collected, it sees fewer host writes than `T Np / A`: on average, `Np / (2 A)`
+/// fewer.
 ///
 /// # Errors
 /// If the drive has no pages, or no spare pages.

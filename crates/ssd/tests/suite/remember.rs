@@ -329,8 +329,8 @@ fn what_a_power_cut_undoes_stays_undone() {
     assert_eq!(again.counters(), first.counters());
     assert!(again.with_ftl(|ftl| first.with_ftl(|other| are_same(ftl, other))));
     drop((path, again));
-    // The state after the cut can't be reached from the previous checkpoint with the entries of the
-    // journal.
+    // The cut has made a checkpoint, because the journal's entries do not lead from the previous
+    // checkpoint to the state after the cut. If this new checkpoint is damaged, the state is lost.
     let killed = as_killed(&file);
     let mut bytes = std::fs::read(state_of(&killed)).expect("the file exists");
     bytes[BODIES] ^= 1;
@@ -358,7 +358,7 @@ fn options_that_change_do_not_change_what_was() {
     let again = drive(&options);
     assert!(
         again.with_ftl(|ftl| are_same(ftl, &model.ftl)),
-        "old entries must keep the old policy"
+        "entries from before the change must be replayed by the old policy"
     );
     assert_eq!(again.with_ftl(|ftl| ftl.config().victims), slimio_ssd::Victims::Fifo);
     again.with_ftl(Ftl::check);
@@ -425,7 +425,8 @@ fn deallocations_that_were_cut_off_are_finished() {
     drop(mapped);
 }
 
-/// The environment variable with the drive's file, for a child process that can't write long files.
+/// The environment variable that holds the path of the drive's file. It is set only for a child
+/// process, which can't write long files.
 const FULL: &str = "SLIMIO_SSD_FULL";
 
 #[test]

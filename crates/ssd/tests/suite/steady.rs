@@ -12,8 +12,8 @@ const TOLERANCE: f64 = 0.01;
 const UNIT_PAGES: u32 = 64;
 
 /// For each drive, the number of exported units, and the number of all units. The spare factors are
-/// 0.05, 0.1 and 0.3. The drives are so large that the fraction of a unit that the closed formula
-/// neglects has no visible effect.
+/// 0.05, 0.1 and 0.3. The closed formula counts a fraction of a unit too much (`1 / (2 A)`, see
+/// [`fifo_finite`]). The drives are so large that this has no visible effect.
 const DRIVES: [(u32, u32); 3] = [(1900, 2000), (900, 1000), (700, 1000)];
 
 fn simulated(drive: (u32, u32), victims: Victims, trims: Trims, ratio: f64) -> Steady {
@@ -85,8 +85,8 @@ fn greedy_cleaning_is_as_the_formula_says() {
 
 #[test]
 fn a_drive_of_few_units_is_as_the_finite_form_says() {
-    // The closed formula neglects a fraction of a unit. In a drive of 40 units, this has a visible
-    // effect.
+    // The closed formula counts a fraction of a unit too much. In a drive of 40 units, this has a
+    // visible effect.
     let drive = (36, 40);
     let steady = simulated(drive, Victims::Fifo, Trims::AnyPage, 0.0);
     let units = Units { user_units: 36, unit_count: 40, unit_pages: UNIT_PAGES, live_share: 1.0 };

@@ -143,7 +143,8 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) acknowledged: usize,
     /// Number of records that are known to be durable.
     pub(crate) durable: usize,
-    /// Each time this many more records were appended, all records are released.
+    /// Each time the client has appended this many more records, it tells the log that the data set
+    /// is empty, so that the log may release all records.
     pub(crate) release_every: Option<usize>,
     /// Whether the client waits for each record before it writes the next.
     pub(crate) is_waiting: bool,
