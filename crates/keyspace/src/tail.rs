@@ -1,6 +1,6 @@
-//! Finds which keys the log after a snapshot touches, without reading the snapshot. An export can
-//! copy the entries that the log does not touch, one after the other, so they need not all be in
-//! memory at the same time.
+//! Finds which keys the log after a snapshot touches, without reading the snapshot. The other keys
+//! are as they are in the snapshot. So an export can copy their entries from the snapshot one after
+//! the other, and they need not all be in memory at the same time.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ use crate::value::ValueRef;
 #[derive(Debug)]
 pub struct LogTail {
     names: HashSet<Box<[u8]>>,
-    /// For each database number, the number that the database's present contents had before the
-    /// log; `None` if `FLUSHALL` or `FLUSHDB` deleted the old contents.
+    /// For each database, the number of the database that its contents were in before the log;
+    /// `None` if `FLUSHALL` or `FLUSHDB` deleted the old contents.
     from: Vec<Option<DbIndex>>,
     /// Whether the log has a command whose arguments do not say which keys or databases it changes.
     is_opaque: bool,

@@ -62,7 +62,7 @@ struct Text {
     /// The log's room. It is read before the sections are filled, because reading it needs
     /// `&mut Engine`.
     room: Option<Room>,
-    /// Memory in use. The sum is stored here, so that it is computed only once.
+    /// Memory in use. It is added up only once, because several sections show it.
     memory: MemoryUse,
     clients: ClientFigures,
 }
@@ -77,9 +77,10 @@ pub(crate) struct ClientFigures {
     pub(crate) timed: usize,
     /// Bytes of memory that all clients take.
     pub(crate) memory: u64,
-    /// Largest number of received bytes that wait to be read for one client.
+    /// The largest number of received bytes that any one client has waiting to be parsed. Large
+    /// arguments are not counted.
     pub(crate) input_max: usize,
-    /// Largest number of bytes of replies that wait for one client.
+    /// The largest number of bytes of unsent replies that any one client has.
     pub(crate) output_max: usize,
 }
 

@@ -84,8 +84,8 @@ fn rounds(args: &[String], verb: &str) -> Result<usize, Failure> {
     }
 }
 
-/// Prepares the sessions that do without the general kernel, for a run that also has other parts.
-/// If the lab can't be installed, the sessions are skipped, except in CI, where a missing lab is a
+/// Prepares the sessions that do not need the general kernel, as one part of a larger run. If the
+/// lab can't be installed, the sessions are skipped, except in CI, where a missing lab is a
 /// failure.
 pub fn prepare(report: &mut Report) -> Result<Option<Suite>, Failure> {
     match tools::install(Kernel::Cloud) {

@@ -1,16 +1,17 @@
 #!/bin/sh
-# fio writes and trims random blocks of emulated drives, which differ in their spare NAND. Prints,
-# for each drive and window: row DRIVE WRITES TRIMS UNITS UNITS_FREE MAPPED_BYTES HOST_BYTES
-# MEDIA_BYTES. WRITES and TRIMS are counted in sectors that the kernel sent; `slimio drive stats`
-# reports the other numbers.
+# fio writes and trims random blocks of emulated drives. The drives differ in their spare NAND, in
+# the share of trims, and in how the collector chooses its victims. On each drive, fio runs several
+# times; such a run is a window. After each window, prints: row DRIVE WRITES TRIMS UNITS UNITS_FREE
+# MAPPED_BYTES HOST_BYTES MEDIA_BYTES. WRITES and TRIMS are counted in sectors that the kernel sent;
+# `slimio drive stats` reports the other numbers.
 . lab-test
 . lab-fabrics
 
 load_modules
 ip link set lo mtu 65536
 
-# field NAME: a number of the drive's statistics. If several fields have this name, the first one
-# counts. It belongs to the whole drive, and the others belong to single handles.
+# field NAME: prints a number from the drive's statistics. If several fields have this name, the
+# first one counts. It belongs to the whole drive, and the others belong to single handles.
 field() { grep -o "\"$1\":[0-9]*" /tmp/stats | head -n 1 | cut -d: -f2; }
 
 row() {

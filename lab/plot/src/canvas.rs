@@ -93,8 +93,8 @@ impl Canvas<'_, '_> {
         self.0.draw_text(text, style, at).expect("writing to a string cannot fail");
     }
 
-    /// Draws the names of colours in one row, each to the right of its colour. The row's upper left
-    /// corner is at `x`, `y`.
+    /// Draws a legend in one row: small rectangles in the given colours, each with its name to the
+    /// right. The row's upper left corner is at `x`, `y`.
     pub fn legend<'n>(&self, mut x: i32, y: i32, names: impl IntoIterator<Item = (&'n str, Ink)>) {
         for (name, ink) in names {
             self.bar((x, y + 2), (16, 12), ink);

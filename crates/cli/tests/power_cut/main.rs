@@ -7,10 +7,10 @@
 //!      └── acknowledges write N ── after request M                 are 1 to N there? ┘
 //! ```
 //!
-//! A client sends its next write when its last write is acknowledged. For each write, the ledger
-//! notes how many requests the disk had received when the write was acknowledged. After a cut, the
-//! disk still has all data that was flushed before the cut. Of the other data, the disk has
-//! everything, some or nothing. The tests need root, FUSE and loop devices. If one of these is
+//! A client waits until a write is acknowledged before it sends the next one. For each write, the
+//! ledger notes how many requests the disk had received when the write was acknowledged. After a
+//! cut, the disk still has all data that was flushed before the cut. Of the other data, the disk
+//! has everything, some or nothing. The tests need root, FUSE and loop devices. If one of these is
 //! missing, the tests say so, and test nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails if it cannot go on")]
 
@@ -94,7 +94,7 @@ fn outlives_power_cuts<P: Program>(program: &P, profile: Option<&'static str>) {
         }
     }
     // A check that can't fail proves nothing. So the check is done once more, on a disk that has
-    // flushed nothing since the first write. On such a disk, the check must fail.
+    // flushed nothing since the first acknowledgement. On such a disk, the check must fail.
     let (before, behind) = entries.split_at(recorded.positions()[0]);
     let volatile = behind.iter().cloned().filter_map(Entry::without_stability);
     let entries = [before, &volatile.collect::<Vec<_>>()].concat();
@@ -146,8 +146,8 @@ fn record<P: Program>(program: &P, place: &Place) -> Recorded {
 
 impl Recorded {
     /// Where to cut, as positions in the disk's requests, spread evenly over the acknowledged
-    /// writes. Every other cut is right at the acknowledgement of a write; the others are halfway
-    /// to the next acknowledgement.
+    /// writes. The first, third, fifth cut and so on are right at the acknowledgement of a write.
+    /// The second, fourth, sixth and so on are halfway to the next acknowledgement.
     fn cuts(&self, count: usize) -> Vec<usize> {
         let positions = self.positions();
         let last = positions.len() - 1;

@@ -138,10 +138,10 @@ pub(super) enum Open {
 pub(super) enum Expiry {
     /// Fields have no expiry time.
     None,
-    /// In front of the field, as a length; 0 means none.
+    /// In front of the field, encoded like a length; 0 means none.
     InFront,
-    /// In front of the field, as a length. 0 means none. Any other number is one more than the
-    /// distance from the smallest time of the hash's fields.
+    /// In front of the field, encoded like a length. 0 means none. Any other number is one more
+    /// than the time's distance from the smallest time of the hash's fields.
     Above(i64),
     /// After the value, in eight bytes; -1 means none.
     Behind,

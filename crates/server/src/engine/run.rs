@@ -37,9 +37,9 @@ impl Engine {
         (outcome, self.recorded(client, row, args))
     }
 
-    /// Runs the next step of a client's command. Unlike a long request, such a command does not
-    /// keep other clients from its keys between its steps. Returns the outcome, and the LSN that
-    /// the reply depends on.
+    /// Runs the next step of a client's command that is done in steps. Between the steps, other
+    /// clients may use the command's keys. (A long request would keep them from these keys.)
+    /// Returns the outcome, and the LSN that the reply depends on.
     pub(crate) fn run_step_of(
         &mut self,
         client: &mut Client,

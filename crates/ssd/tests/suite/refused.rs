@@ -47,7 +47,8 @@ fn lacks_attributes(file: &Path) -> bool {
     is_lacking
 }
 
-/// The disk can't clear some blocks any more, neither with a hole nor with zeros.
+/// The file system refuses to punch holes, so blocks are cleared with zeros. At the block `BAD`, it
+/// refuses the zeros, too.
 #[test]
 fn what_can_not_be_given_back_is_nobody_elses_error() {
     const BAD: u64 = 5;
@@ -87,8 +88,8 @@ fn what_can_not_be_given_back_is_nobody_elses_error() {
 }
 
 /// If the end of the journal is lost, every block with data in the data file counts as written. A
-/// block whose deallocation is unfinished still has its old data in this file, and would count as
-/// written again. So the drive must finish all deallocations before it opens.
+/// block whose deallocation is unfinished still has its old data in this file, so it would wrongly
+/// count as written. So the drive must finish all deallocations before it opens.
 #[test]
 fn a_damaged_drive_does_not_open_before_its_deallocations_are_finished() {
     let folder = tempfile::tempdir().expect("a directory for the test");
