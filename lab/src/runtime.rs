@@ -31,9 +31,9 @@ pub use chart::chart;
 pub use samples::{Meter, Sample, Sampler, Samples};
 pub use table::{middle_rounds, table};
 
-/// Handles of a drive with data placement: one for each lifetime (kind of data that is deleted
-/// together) that SlimIO knows. More handles would need more spare reclaim units, because each
-/// handle fills a unit of its own.
+/// Number of handles of a drive with data placement: one handle for each lifetime (kind of data
+/// that is deleted together) that SlimIO knows. More handles would need more spare reclaim units,
+/// because each handle fills a unit of its own.
 const HANDLES: u16 = 4;
 
 /// The server that uses the drive.

@@ -337,7 +337,8 @@ fn closed_metrics(
         ("pss_mib_before", mib(seen.pss_bytes_before)),
         ("pss_mib_peak", mib(seen.pss_bytes_peak)),
         ("pss_peak_per_before", seen.pss_bytes_peak as f64 / seen.pss_bytes_before as f64),
-        // Bytes written during the snapshot, as a share of the data set. Such writes cost memory.
+        // Bytes written during the snapshot, as a share of the data set. The more is written, the
+        // more additional memory the server needs.
         ("write_rate_per_snapshot_rate", during.payload_bytes as f64 / data_bytes),
         ("closed_latency_us_p999_without", without_us),
         ("closed_latency_us_p999_during", during_us),

@@ -1,5 +1,5 @@
-//! Logs that are written by the short path, on real file systems: the file is filled with zeros
-//! ahead, so a record becomes durable by one direct write.
+//! Logs that are written by the short path, on real file systems. Zeros are written to the file
+//! ahead of the log's end. A record then overwrites zeros, so one direct write makes it durable.
 //!
 //! A file is *taken* while it is written by the short path. Once it is *released*, it is written
 //! through the kernel again. The *stage* is memory that has the bytes which were appended but are
@@ -265,8 +265,8 @@ fn a_durable_write_changes_no_metadata() {
 
 #[test]
 fn a_full_disk_takes_nothing_and_the_log_goes_on() {
-    // The fillers differ in size, so that different amounts of room are left when there is no more
-    // room for zeros ahead.
+    // The fillers differ in size. So when the disk is too full for more zeros ahead, the space that
+    // is left differs, too.
     for filler in [60, 63, 66] {
         fill_up(filler * MIB as usize / 10);
     }
@@ -357,8 +357,8 @@ fn a_sync_reaches_the_disk() {
     assert!(flushes() > before);
 }
 
-/// If a file were taken that a program has mapped, that program would see old bytes, or could store
-/// bytes unnoticed.
+/// A program may have mapped a file into its memory. If the file were taken, this program would see
+/// old bytes, or could store bytes unnoticed.
 #[test]
 fn a_file_that_is_mapped_is_not_taken() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };

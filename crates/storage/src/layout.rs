@@ -4,8 +4,8 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Format version of a volume in files. In volumes up to version 5, every structure other than the
-/// superblock states this version. The mark of a volume that is being made still does.
+/// Format version of a volume in files. In volumes up to version 5, the header of each snapshot
+/// slot also states this version. The mark of a volume that is being made still does.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
@@ -225,7 +225,7 @@ pub mod superblock {
 pub mod unfinished {
     use super::{Field, field};
 
-    /// Length of the mark, in bytes. No device writes less than this at once.
+    /// Length of the mark, in bytes. Every device writes at least this many bytes atomically.
     pub const SIZE: usize = 24;
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 8;
@@ -392,6 +392,10 @@ pub mod trailer {
 }
 
 /// The header of a batch. A batch is a header, records, and zeros up to a whole block.
+///
+/// The fields up to `open_checksum` are the open half. They are written when the batch is opened in
+/// its buffer, and the other fields when the batch is submitted. A tail pair is two blocks. The
+/// same growing batch is written to them alternately.
 pub mod batch {
     use super::{Field, field};
 

@@ -12,7 +12,7 @@ use crate::gate::Change;
 
 impl Engine {
     /// Logs the effects of the command that just ran for `client`, and reports its changes. Returns
-    /// the LSN that the reply has to wait for, or 0 if the command appended nothing of its own.
+    /// the LSN that the reply has to wait for, or 0 if these effects do not make it wait.
     pub(crate) fn record(&mut self, client: &mut Client, args: Args<'_>) -> Lsn {
         let items = 0..self.data.effects.noted_count();
         let is_logged = !self.data.effects.is_empty();

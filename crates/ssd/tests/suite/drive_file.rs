@@ -107,8 +107,8 @@ fn a_drive_in_a_file_is_made_once() {
         assert!(refused.contains(why), "{refused}");
     }
     drop(drive(&parse("")));
-    // A size without a size of reclaim units (`ru=`) is rounded when the drive is made. The next
-    // start must still accept the same size.
+    // If `size=` is given without `ru=`, the size is rounded when the drive is made. The next start
+    // must still accept the same `size=`.
     let file = folder.path().join("rounded");
     let rounded = format!("{},size=64M", file.display());
     let rounded = || DriveOptions::parse(&rounded, Clock::Virtual).expect("the text names a drive");

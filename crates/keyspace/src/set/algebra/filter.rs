@@ -31,7 +31,7 @@ pub(super) struct Filter {
     /// The members that this walk has taken so far. In two cases, they go to `result` instead: in
     /// the walk with the last group, and in every walk if the result is a set.
     taken: EditForm<'static>,
-    /// The form in which a stored result begins.
+    /// The form that a stored result has at first, while it is empty.
     pub(super) packing: Packing,
     pub(super) result: Sink,
 }
