@@ -87,11 +87,10 @@ pub struct Drive {
     pub unit_bytes: Option<u64>,
     /// Share of the NAND that the drive does not export, in percent.
     pub spare_percent: u32,
-    /// The collector begins in the background when less than this share of the units is free, in
-    /// percent.
+    /// The collector begins to work in the background when fewer than this many percent of the
+    /// units are free.
     pub background_percent: u32,
-    /// Data, log and snapshots are scaled as if the drive had only this share of its size, in
-    /// percent.
+    /// Data, log and snapshots are scaled as if the drive had only this many percent of its size.
     pub fill_percent: u64,
 }
 

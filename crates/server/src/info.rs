@@ -201,7 +201,7 @@ fn stats(text: &mut Text, engine: &Engine) {
     text.field("client_output_buffer_limit_disconnections", stats.output_limit_disconnections);
 }
 
-/// Counters that are always 0, because this server does not have the features that they count.
+/// Fields that are always 0, because they belong to features that this server does not have.
 const ABSENT: &[&str] = &[
     "pubsub_channels",
     "pubsub_patterns",

@@ -1,5 +1,5 @@
-//! Logs that are written by the short path, on real file systems. Zeros are written to the file
-//! ahead of the log's end. A record then overwrites zeros, so one direct write makes it durable.
+//! Logs that are written by the short path, on real file systems. Zeros are written after the log's
+//! end in advance. A record then overwrites zeros, so one direct write makes it durable.
 //!
 //! A file is *taken* while it is written by the short path. Once it is *released*, it is written
 //! through the kernel again. The *stage* is memory that has the bytes which were appended but are

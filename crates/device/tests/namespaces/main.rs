@@ -244,7 +244,7 @@ fn what_is_on_it_is_seen() {
             run(&mut *io, write(lba, Buffer::zeroed(64), PlacementId::default()));
         }
         assert_eq!(device.contents().expect("the namespace can be read"), Contents::Nothing);
-        // New contents must be seen at once, even by a device that has read the old contents.
+        // New contents must be seen at once, although `device` has read the old contents before.
         let mut magic = Buffer::zeroed(1);
         magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
         run(&mut *io, write(0, magic, PlacementId::default()));

@@ -7,7 +7,7 @@ use crate::error::{Error, Malformed};
 use crate::lzf::{LITERALS_MAX, MATCH_MAX, WINDOW, decode};
 use crate::source::Source;
 
-/// Limit of the compressed bytes that one fetch reads.
+/// The largest number of compressed bytes that one fetch reads.
 const INPUT_SIZE: u64 = 64 * 1024;
 /// If `input` has fewer bytes than this, the next literals or match in it may be incomplete.
 const INPUT_SIZE_MIN: usize = 1 + LITERALS_MAX;

@@ -114,7 +114,7 @@ struct Starvation {
     /// Total time that the thread had waited for a core at the last sample; `None` if the kernel
     /// does not tell.
     waited: Option<Duration>,
-    /// How long the thread has waited for a core, added up over the samples since the last sample
+    /// Sum of the times that the thread has waited for a core. The sum begins anew at each sample
     /// at which little time was lost.
     total: Duration,
 }
