@@ -163,7 +163,7 @@ fn without_keys_that_may_go_there_is_nothing_to_evict() {
 }
 
 /// Few keys have an expiry: one in ten thousand in the first round, one in a hundred in the other
-/// rounds. Draws must find all keys with an expiry equally often.
+/// rounds. Random draws must find each key with an expiry about equally often.
 #[test]
 fn few_keys_that_expire_are_found_among_many() {
     const COUNT: usize = 100_000;
@@ -196,8 +196,8 @@ fn few_keys_that_expire_are_found_among_many() {
     assert!(first.values().all(|count| (10..60).contains(count)), "{first:?}");
 }
 
-/// The eviction pool remembers keys that were drawn for earlier evictions. If such a key has been used
-/// meanwhile, it must not be evicted.
+/// The eviction pool remembers keys that were drawn for earlier evictions. If a client uses such a
+/// key after the draw, the key must not be evicted.
 #[test]
 fn what_was_used_since_it_was_drawn_stays() {
     const COUNT: usize = 100;
@@ -248,10 +248,12 @@ fn those_that_expire_first_go_first() {
         .map(|(_, key)| String::from_utf8_lossy(key).parse::<usize>().expect("a number"));
     let mean = numbers.sum::<usize>() / pair.evicted.len();
     let best = pair.evicted.len() / 2;
-    assert!(mean < best * 11 / 10, "the mean number of the evicted keys is {mean}, not {best}");
+    assert!(mean < best * 11 / 10, "the mean of the evicted keys is {mean}, not {best}");
 }
 
-/// Reads keys, and sets the missing ones, as a cache does. Returns the share of hits.
+/// Reads random keys, and sets each key that is missing, like a program that uses the server as a
+/// cache. Returns the share of reads that found their key. The first reads are not counted, because
+/// they fill the cache.
 fn hit_rate(policy: EvictionPolicy, now_step_ms: i64) -> f64 {
     const KEYS: usize = 20_000;
     let mut pair = Pair::new(policy, 400 << 10, 5);

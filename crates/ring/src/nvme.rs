@@ -18,8 +18,8 @@ pub struct NvmeCommand {
 }
 
 impl NvmeCommand {
-    /// The command as a `struct nvme_uring_cmd`, followed by zeros up to the end of the queue's
-    /// entry.
+    /// The command as a `struct nvme_uring_cmd`, followed by zeros. They fill the 80 bytes that a
+    /// submission queue entry has for a driver's command.
     pub(crate) fn encode(&self, address: u64, size: u32) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[0] = self.opcode;

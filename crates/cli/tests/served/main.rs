@@ -35,8 +35,8 @@ fn serve(args: &[&str]) -> Served {
     Served::start_with(program, flags, spec).expect("the drive is served")
 }
 
-/// The specification of a drive. Its path has a `..`, so the drive's name is found only if the path
-/// is resolved.
+/// The specification of a drive. The path in it has a `..`. `slimio drive stats` is given another
+/// path to the same file, so it finds the drive only if both paths are resolved to the same name.
 fn spec_in(place: &Path) -> String {
     let around = place.join("..").join(place.file_name().expect("the folder has a name"));
     format!("{},size=64M,timing=none", around.join("drive").display())
@@ -64,8 +64,8 @@ fn a_drive_is_served_asked_and_stopped_and_its_name_stays() {
     let said = String::from_utf8_lossy(&replayed.stderr);
     assert!(!said.contains("not finished"), "the trace is incomplete: {said}");
 
-    // Now that the drive's file exists, its path needs no options. The subsystem has the same name
-    // as before.
+    // Now that the drive's file exists, its path alone specifies the drive. The subsystem has the
+    // same name as before.
     let again = serve(&["--allow", "nqn.2014-08.org.nvmexpress:uuid:me", drive]);
     assert_eq!(again.nqn, name);
     again.stop().expect("the server ends without an error");

@@ -217,7 +217,7 @@ impl IndexEntry {
         }
     }
 
-    /// Blocks of the chunk.
+    /// Number of blocks that the chunk takes.
     pub(super) fn lbas(&self) -> u64 {
         (chunk::SIZE as u64 + u64::from(self.payload_size)).div_ceil(LBA_SIZE as u64)
     }

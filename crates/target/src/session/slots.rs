@@ -1,4 +1,4 @@
-//! The commands of a queue that have no reply yet.
+//! A queue's commands that have not been answered yet.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ impl Slots {
         slot.work = work;
     }
 
-    /// Whether the host still has to send requested data of any command.
+    /// Whether the host still has to send data that it was asked for, for at least one command.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving > 0
     }
