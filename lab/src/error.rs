@@ -1,4 +1,4 @@
-//! The errors for which a run of the lab has no result. Each kind of cause has its own variant.
+//! The errors that leave a run of the lab without a result. Each kind of cause has its own variant.
 
 use std::fmt;
 use std::io;
@@ -59,7 +59,7 @@ impl std::error::Error for BenchError {
     }
 }
 
-/// Adds the action that failed to an I/O error.
+/// Says in an I/O error which action failed.
 pub trait Doing<T> {
     /// Turns an I/O error into a [`BenchError::Io`] that names the action `what`.
     fn doing(self, what: impl Into<String>) -> Result<T>;

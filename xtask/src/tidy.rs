@@ -1,4 +1,5 @@
-//! House rules that no stock linter knows. Each rule is a function from the files to complaints.
+//! House rules that no stock linter knows. Each rule is a function that reads files and adds
+//! complaints to a list.
 
 mod dependencies;
 mod paths;

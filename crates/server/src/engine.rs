@@ -55,7 +55,8 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) facts: Facts,
-    /// Reports where the device places writes, if it distinguishes placements.
+    /// Reports where the device places writes. `None` if the device does not distinguish
+    /// placements.
     pub(crate) placement: Option<Box<dyn slimio_storage::PlacementMonitor>>,
     pub(crate) clock: Clock,
     pub(crate) phase: Phase,

@@ -1,5 +1,5 @@
-//! One client of the ledger, a test that kills a server again and again. The client sends commands,
-//! compares replies, and keeps an account of its writes.
+//! A client of the ledger. (The ledger is a test that kills a server again and again.) The client
+//! sends commands, compares replies, and keeps an account of its writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,8 @@ const BATCH_LEN_MAX: u64 = 12;
 /// millisecond old.
 const CLOCK_SLACK_MS: u64 = 2;
 
-/// Everything that one client knows, over all lives.
+/// Everything that one client knows. The account is kept from one [`Life`] of the server to the
+/// next.
 #[derive(Debug)]
 pub(super) struct Account {
     index: usize,
@@ -119,8 +120,8 @@ pub(super) fn write_until_death(account: &mut Account, life: &Life<'_>) -> Resul
     if expected {
         return Ok(());
     }
-    // An error can be ignored: it means that the receiving thread already has a reason to end the
-    // life, from another client.
+    // The receiver outlives this thread, so the send can't fail. Only the first message of a life
+    // has an effect: it ends the life.
     let _ = life.stop.send(Stop::Wrong);
     let index = account.index;
     outcome.map_err(|error| match error {

@@ -268,9 +268,9 @@ fn a_full_drive_can_be_overwritten_for_ever() {
 
 #[test]
 fn lifetimes_apart_cost_nothing_and_mixed_they_do() {
-    // One half of the drive is overwritten in order. After every eighth write, a block of another
-    // quarter of the drive is overwritten, also in order. So the data in that quarter lives four
-    // times as long.
+    // The first half of the drive is overwritten in order. After every eighth of these writes, one
+    // block of the third quarter is overwritten, also in order. So the data in the third quarter
+    // lives four times as long as the data in the first half.
     let waf = |handles: u16| {
         let mut drive = Ftl::new(Config { handles, ..Config::scaled(64 << 20) })
             .expect("the configuration is valid");

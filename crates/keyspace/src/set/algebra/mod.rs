@@ -1,10 +1,10 @@
 //! Intersections, unions and differences of sets.
 //!
-//! When the command begins, it clones the sets, which takes constant time for each. So a command
-//! that only reads can run in steps while other commands change the sets. A command that stores its
-//! result holds its keys while it runs in steps: other clients' requests for these keys wait. The
-//! reason is that the log contains the request, not the result, so a replay must find the same
-//! sets.
+//! At its beginning, a command clones the sets, which takes constant time for each set. So a
+//! command that only reads can run in steps while other commands change the sets. A command that
+//! stores its result holds its keys while it runs in steps: other clients' requests for these keys
+//! wait. The reason is that the log contains the request, not the result, so a replay must find the
+//! same sets.
 
 mod filter;
 mod finding;
@@ -28,7 +28,7 @@ use finding::{Finding, plan};
 pub(super) use members::{add, discard, set_of};
 use merge::Merge;
 
-/// Limit of the lookups of members that one step makes.
+/// The largest number of members that one step looks up.
 const STEP_LOOKUPS: usize = ELEMENTS_AT_ONCE_MAX;
 
 /// Comparing and copying this many bytes of a member takes about as long as a lookup.
