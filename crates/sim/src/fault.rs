@@ -7,7 +7,8 @@ use std::collections::{HashMap, HashSet};
 /// disk, or the disk as one device) and an LBA.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// Blocks whose bytes read differently: the byte at the offset is XORed with the mask.
+    /// Blocks that are read with one wrong byte. The value is the byte's offset in the block and a
+    /// mask, with which the byte is XORed.
     pub rotten: HashMap<(usize, u64), (usize, u8)>,
     /// Blocks that can't be read.
     pub unreadable: HashSet<(usize, u64)>,

@@ -1,4 +1,5 @@
-//! Copies of volumes with holes instead of zeros, as `cp --sparse=always` makes them.
+//! Opens copies of volumes. The copies have a hole instead of each block of zeros, as if
+//! `cp --sparse=always` had made them.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The commands of the clients of the ledger, a test that kills a server again and again. Each
+//! What the ledger's clients send. (The ledger is a test that kills a server again and again.) Each
 //! client uses a few keys. The seed alone chooses everything but the expiry times.
 
 use fastrand::Rng;
@@ -9,7 +9,7 @@ use crate::client::encode;
 /// most writes overwrite a value.
 pub(super) const STRING_KEY_COUNT: u64 = 24;
 pub(super) const COUNTER_KEY_COUNT: u64 = 6;
-/// The largest number of commands of a transaction, and of pairs of an MSET.
+/// The largest number of commands in a transaction, of keys in a DEL, and of pairs in an MSET.
 const GROUP_LEN_MAX: u64 = 5;
 /// How far in the future expiries lie, in milliseconds: so far that no key expires.
 const TTL_MS: std::ops::Range<u64> = 86_400_000..864_000_000;

@@ -93,11 +93,11 @@ fn a_write_that_was_passed_over_stays_dead() {
     }
 }
 
-/// A volume with more blocks than a few records use up.
+/// The layout of a volume with long segments: the few records of a test do not fill a segment.
 const ROOMY: FormatOptions = FormatOptions { segment_lbas: 64, batch_lbas_max: 16, ..SMALL };
 
-/// Submits the appended records, and the process dies. Returns two volumes: one that the write has
-/// not reached, and one that the write has reached.
+/// Submits the appended records in one write. The process dies while this write is in flight.
+/// Returns two volumes: one that the write has not reached, and one that the write has reached.
 fn dies_in_flight(client: &mut Client) -> [SimMedia; 2] {
     let log = &mut client.volume.log;
     if log.drive(&mut *client.volume.log_path, client.now) {
@@ -123,7 +123,8 @@ fn dies_in_a_pair() -> [SimMedia; 2] {
     dies_in_flight(&mut first)
 }
 
-/// The second block of the pair in [`dies_in_a_pair`]. Blocks 0 and 1 have one commit each.
+/// The second block of the pair in [`dies_in_a_pair`]. Blocks 0 and 1 have one commit each, so the
+/// pair is in blocks 2 and 3.
 const PAIR_SECOND: u64 = 3;
 
 fn records(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -148,7 +149,7 @@ fn a_commit_of_a_pair_that_lands_after_recovery_stays_dead() {
     assert_eq!(recovered, records(&[1, 2, 3, 4, 5]));
 }
 
-/// The late commit is as long as the commit that was acknowledged in its place. So all LSNs match,
+/// The dead commit is as long as the commit that was acknowledged in its place. So all LSNs match,
 /// and recovery can't recognise the dead commit by its LSN.
 #[test]
 fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
@@ -460,7 +461,8 @@ fn slots_are_used_again_and_again() {
 }
 
 /// If the log gave the blocks of a slot back to the file system, the slot would become a hole. A
-/// durable write to a hole has to allocate blocks, which is slow.
+/// durable write to a hole has to allocate blocks, which is slow. A volume on a block device has no
+/// holes, so its log does give the blocks back.
 #[test]
 fn slots_of_a_file_keep_their_blocks() {
     for kind in [Kind::Files, Kind::Device] {

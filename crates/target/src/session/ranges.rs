@@ -1,4 +1,5 @@
-//! Commands of I/O queues that take several operations: Write Zeroes and Dataset Management.
+//! The I/O commands that may need several operations of the drive: Write Zeroes and Dataset
+//! Management.
 
 use std::collections::VecDeque;
 
