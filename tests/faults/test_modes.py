@@ -119,7 +119,7 @@ class Modes(TestCase):
                 os.chmod(path, 0o644)
                 server.start()
                 self.assertEqual(mode(path), 0o600)
-            # If a start finds an unfinished file of buffers, the file must not keep its mode.
+            # If the server finds an unfinished file of buffers, the file must not keep its mode.
             server.kill()
             with open(path + ".new", "wb"):
                 os.chmod(path + ".new", 0o644)

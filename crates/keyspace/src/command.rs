@@ -15,8 +15,8 @@ pub struct Weight {
     pub log_size: u64,
 }
 
-/// Weighs a request before it runs, in constant time for each key. A key that has expired counts,
-/// too.
+/// Weighs a request before it runs, in constant time for each key. A key that has expired is
+/// weighed like any other key.
 pub type WeighFn = fn(&Keyspace, DbIndex, Args<'_>) -> Weight;
 
 /// Runs a data command. The count of its arguments has been checked against the command's row.

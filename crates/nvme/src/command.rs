@@ -59,7 +59,7 @@ impl Sgl {
     const IN_CAPSULE: u8 = 0x01;
     const TRANSPORT: u8 = 0x5a;
 
-    /// Data in the capsule, from its first byte on.
+    /// Data in the capsule. It begins at the first byte of the in-capsule data.
     pub const fn in_capsule(length: u32) -> Self {
         Self { address: 0, length, identifier: Self::IN_CAPSULE }
     }
@@ -196,8 +196,8 @@ impl Command {
     }
 }
 
-/// The directive type of data placement in bits 20 to 23 of dword 12 of a write. Source: base
-/// specification 2.1, 8.1.8.
+/// The directive type that stands for data placement. A write has its directive type in bits 20 to
+/// 23 of dword 12. Source: base specification 2.1, 8.1.8.
 pub const DIRECTIVE_DATA_PLACEMENT: u32 = 2;
 
 /// What dwords 12 and 13 of a write say, apart from the number of blocks. Source: NVM command set

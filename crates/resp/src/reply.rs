@@ -46,7 +46,7 @@ struct Shared {
     at: usize,
     piece: Piece,
     range: Range<usize>,
-    /// The bytes are the reply's own, made shareable by [`ReplyBuf::seal`].
+    /// Whether the bytes were the reply's own until [`ReplyBuf::seal`] made them shareable.
     is_sealed: bool,
 }
 
@@ -207,7 +207,8 @@ impl ReplyBuf {
         self.splice(&piece, range, true);
     }
 
-    /// [Seals](Self::seal) the reply if enough of its bytes are not sealed yet.
+    /// [Seals](Self::seal) the reply if at least [`SHARED_REPLY_SIZE_MIN`] bytes follow its last
+    /// shared string.
     pub fn seal_if_large(&mut self) {
         let start = self.shared.last().map_or(0, |shared| shared.at);
         if self.bytes.len() - start >= SHARED_REPLY_SIZE_MIN {

@@ -135,10 +135,10 @@ impl Connections {
                 Next::Request(size) => {
                     self.run_next(engine, client, &mut reading, size);
                     // `client` is taken out of `self.clients`, so it cannot be served here, even if
-                    // it has just begun to wait for keys. This loses nothing. As long as a key is
-                    // ready for other clients, or serving them could make it ready, a request of
-                    // this client for the key does not run. So this client has not begun to wait
-                    // for such a key.
+                    // it has just begun to wait for keys. This loses nothing, because none of the
+                    // keys that it waits for can be ready now. The client's request does not run as
+                    // long as one of the request's keys is ready for other clients, or could become
+                    // ready while they are served.
                     self.serve_waiting_for_keys(engine);
                 }
                 Next::Incomplete => break,
@@ -238,10 +238,10 @@ impl Connections {
     }
 }
 
-/// Whether the server must read from a client even if the client has already sent much, up to
-/// `client-query-buffer-limit`. The server reads from a client in a blocking command, because only
-/// reading shows that the client has disconnected. An element that was given to a disconnected
-/// client would be lost.
+/// Whether the server must go on reading from a client that has already sent much. The only
+/// limit is then `client-query-buffer-limit`. The server must read from a client in a blocking
+/// command, because only reading shows that the client has disconnected. An element that was given
+/// to a disconnected client would be lost.
 fn must_be_read(client: &Client) -> bool {
     client.can_be_given_up() && !is_planted("blocked-unread-on")
 }

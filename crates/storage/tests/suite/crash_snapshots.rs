@@ -1,6 +1,6 @@
-//! Cuts power or kills the process at every operation of a volume's life, the time from the opening
-//! of the volume until the cut or kill. In this life, snapshots are taken, the log is turned off
-//! and on, and segments and slots are reused.
+//! Cuts power or kills the process at every operation of a volume's life. A life begins when the
+//! volume is opened, and ends with the power cut or the kill. During a life, snapshots are taken,
+//! the log is turned off and on, and segments and slots are reused.
 
 use crate::common::enumerate::{Death, Plan, assert_counts, enumerate};
 use crate::common::snapshots::Action;
