@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl ReplyBuf {
-    /// An empty reply of a protocol.
+    /// An empty reply, to be written in `protocol`.
     pub fn new(protocol: Protocol) -> Self {
         Self { protocol, ..Self::default() }
     }
@@ -149,7 +149,7 @@ impl ReplyBuf {
         }
     }
 
-    /// An empty reply of a protocol. It reuses the memory of `memory`.
+    /// An empty reply, to be written in `protocol`. It reuses the allocation of `memory`.
     pub fn with_memory(mut memory: Vec<u8>, protocol: Protocol) -> Self {
         memory.clear();
         Self { bytes: memory, protocol, ..Self::default() }
@@ -194,9 +194,9 @@ impl ReplyBuf {
         front
     }
 
-    /// Makes everything that was written so far shareable, so that no byte of it is copied when it
-    /// is appended to another reply. This is for replies of many parts. Call it after every
-    /// [`SHARED_REPLY_SIZE_MIN`] bytes or more.
+    /// Makes the bytes after the last shared string shareable, so that they are not copied when
+    /// this reply is appended to another reply. This is for replies of many parts. Call it after
+    /// every [`SHARED_REPLY_SIZE_MIN`] bytes or more.
     pub fn seal(&mut self) {
         let start = self.shared.last().map_or(0, |shared| shared.at);
         if self.bytes.len() == start {
