@@ -277,7 +277,7 @@ pub static DIRECTIVES: &[Directive] = &[
     inert("tracking-table-max-keys", ValueKind::Int(0, BIG), "1000000"),
     inert("acllog-max-len", ValueKind::Int(0, BIG), "128"),
     inert("acl-pubsub-default", ValueKind::Choice(&["allchannels", "resetchannels"]), "resetchannels"),
-    fixed(inert("enable-protected-configs", ValueKind::Choice(&["no", "yes", "local"]), "no")),
+    fixed(unlike(inert("enable-protected-configs", ValueKind::Choice(&["no", "yes", "local"]), "no"), "decides only whether CONFIG SET may change dbfilename, which has no effect either")),
     fixed(inert("enable-module-command", ValueKind::Choice(&["no", "yes", "local"]), "no")),
     inert("bind-source-addr", ValueKind::Text, ""),
     fixed(inert("socket-mark-id", ValueKind::Int(0, BIG), "0")),
