@@ -13,8 +13,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use slimio_shortcut::{LogFile, Mended, Stage};
 use slimio_testing::loops::Mounted;
 
-/// The environment variable that names the folder of the files, for the process that the test
-/// kills.
+/// This environment variable is set only for the process that the test kills. It holds the path of
+/// the folder with the log and the stage.
 const FOLDER: &str = "SLIMIO_SHORTCUT_KILLED";
 const STAGE: &str = "stage";
 const KILLS: usize = 12;
@@ -97,7 +97,7 @@ fn what_was_appended_outlives_a_killed_process() {
         assert!(all.starts_with(&log), "kill {kill}: the log has other bytes than were appended");
         assert!(
             log.len() >= least,
-            "kill {kill}: the log has {} of at least {least} bytes",
+            "kill {kill}: the log has {} bytes, but at least {least} were appended",
             log.len()
         );
         assert_eq!(stage.mend(&file).unwrap(), Mended::Nothing, "a log must be mended only once");
@@ -124,7 +124,7 @@ fn another_file_is_not_mended() {
     assert_eq!(fs::read(&paths[0]).unwrap(), b"bytes and more");
 }
 
-/// A file that was made later has the inode number of the removed file.
+/// The log is removed, and a file that is made later gets its inode number.
 #[test]
 fn a_later_file_with_the_same_inode_is_not_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -162,7 +162,7 @@ fn a_later_file_with_the_same_inode_is_not_mended() {
     assert_eq!(later.metadata().unwrap().len(), 0);
 }
 
-/// Somebody changes the file after the process was killed.
+/// A process ends without releasing its log. Then somebody changes the log's file.
 #[test]
 fn a_file_that_was_changed_since_is_not_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -208,8 +208,8 @@ fn a_file_that_was_changed_since_is_not_mended() {
     }
 }
 
-/// A process is killed while it moves staged bytes to the stage's beginning. The bytes there are
-/// then not those that the header describes.
+/// A process is killed while it moves staged bytes to the beginning of the stage. The header then
+/// still describes the bytes that were at the beginning before.
 #[test]
 fn a_stage_that_was_being_moved_is_mended() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };
@@ -268,8 +268,8 @@ fn a_short_write_is_a_failure_that_stays() {
     assert_eq!(fs::read(folder.path().join("log")).unwrap(), b"durable");
 }
 
-/// The environment variable that names the folder of the files, for the process whose files are
-/// limited in size.
+/// This environment variable is set only for the process whose files are limited in size. It holds
+/// the path of the folder with the log.
 const LIMITED: &str = "SLIMIO_SHORTCUT_LIMITED";
 
 fn fail_at_a_limit(folder: &Path) {

@@ -142,7 +142,7 @@ impl Crash {
             if let Some((last, before)) = last {
                 if limits.torn && !before.is_empty() {
                     let origin =
-                        format!("power cut, which writes survived: {subset:?}, each of them torn");
+                        format!("power cut; writes that survived: {subset:?}; each of them is torn");
                     images.push(self.power_image(self.all_torn(&survivors, index), index, origin));
                 }
                 for write in before {
@@ -152,13 +152,13 @@ impl Crash {
                     let mut torn = stable.clone();
                     last.apply_torn(&mut torn, kept);
                     let origin = format!(
-                        "power cut, which writes survived: {subset:?}, the last torn: {how}"
+                        "power cut; writes that survived: {subset:?}; the last is torn: {how}"
                     );
                     images.push(self.power_image(torn, index, origin));
                 }
                 last.apply(&mut stable);
             }
-            let origin = format!("power cut, which writes survived: {subset:?}");
+            let origin = format!("power cut; writes that survived: {subset:?}");
             images.push(self.power_image(stable, index, origin));
         }
         images
@@ -246,14 +246,14 @@ impl Crash {
                 let partly = before.iter().cloned().chain([cut]).collect();
                 late.push(last.clone());
                 let origin =
-                    format!("process died, which writes landed: {subset:?}, the last partly");
+                    format!("process died; writes that landed: {subset:?}; the last only partly");
                 images.push(image(partly, &late, origin, index));
                 late.pop();
             }
             images.push(image(
                 landed,
                 &late,
-                format!("process died, which writes landed: {subset:?}"),
+                format!("process died; writes that landed: {subset:?}"),
                 index,
             ));
         }

@@ -368,7 +368,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes it stable that a space was shortened to `lbas` blocks.
+    /// Makes the shortening of a space to `lbas` blocks stable: a power cut can't undo it any more.
     fn settle_length(&mut self, space: usize, lbas: u64) {
         self.shrunk.retain(|shrunk| shrunk.space != space);
         self.stable.retain(|&(other, lba), _| other != space || lba < lbas);

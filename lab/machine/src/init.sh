@@ -11,7 +11,7 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs shm /dev/shm
 ip link set lo up
 
-# Makes a link in /dev/lab to each port to the host, by the port's name.
+# For each port that leads to the host, makes a link in /dev/lab. The link has the port's name.
 for port in /sys/class/virtio-ports/*; do
     ln -s "/dev/${port##*/}" "/dev/lab/$(cat "$port/name")"
 done

@@ -1,4 +1,5 @@
-//! Tests that each back end keeps the contract of devices, if the back end works on this machine.
+//! Each back end must keep the contract of devices. A back end that does not work on this machine is
+//! not tested.
 
 use std::path::Path;
 

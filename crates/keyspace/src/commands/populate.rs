@@ -8,10 +8,10 @@ use crate::context::{Context, Outcome, Steps};
 use crate::effects::Part;
 use crate::events::NEW;
 
-/// Limit of keys that a step makes.
+/// A step creates at most this many keys.
 const STEP_KEYS_MAX: usize = 64;
 
-/// Bytes of values after which a step ends.
+/// A step ends once its new values have this many bytes together.
 const STEP_SIZE_MAX: usize = 256 << 10;
 
 /// Upper bound of the bytes that a key takes in the log, beyond its prefix and the argument `size`.

@@ -1,4 +1,4 @@
-//! `COMMAND`, rendered from the table.
+//! `COMMAND` and its subcommands. Their replies are made from the table of commands.
 
 use std::iter;
 

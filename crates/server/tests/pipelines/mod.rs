@@ -1,5 +1,5 @@
-//! Pipelines with more requests than one turn of the server (one pass of its event loop) serves.
-//! Only a little of each pipeline may wait in memory.
+//! A turn is one pass of the server's event loop. These pipelines have more requests than one turn
+//! serves. Only a little of each pipeline may wait in memory.
 
 use crate::common::{Client, Running, encode, until};
 use crate::{info, serving};
@@ -40,7 +40,7 @@ fn little_of_a_long_one_waits_in_memory() {
         });
         assert_eq!(replies, COUNT);
         // When the server stops reading, bytes that are already being received still arrive.
-        assert!(longest < 4 << 20, "{longest} bytes waited in memory, of {}", 14 * COUNT);
+        assert!(longest < 4 << 20, "{longest} of {} bytes waited in memory", 14 * COUNT);
     });
 }
 

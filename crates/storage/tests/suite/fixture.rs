@@ -37,7 +37,7 @@ pub(crate) fn kind_of(version: u32) -> Kind {
 }
 
 /// The records of a fixture. The small records were committed one at a time, so they share a tail
-/// pair: two blocks of the log that small commits are written to alternately. One record takes
+/// pair: two blocks of the log, to which small commits are written in turn. One record takes
 /// several batches. The last records are only in the mapped buffers.
 pub(crate) fn records() -> Vec<(u16, Vec<u8>)> {
     let small = (0..8).map(|index| (index, vec![index as u8 + 1; 50]));
@@ -68,7 +68,7 @@ fn pack(media: &SimMedia, mapped: &[u8], areas: [(Area, u64); AREAS]) -> Vec<u8>
     packed
 }
 
-/// The place of a block of an area on the disk. On a device, half of the superblock's blocks are at
+/// Where on the disk a block of an area is. On a device, half of the superblock's blocks are at
 /// each end.
 fn place(media: &SimMedia, area: Area, lba: u64) -> Option<(usize, u64)> {
     if area != Area::Superblock || media.kind == Kind::Files {
@@ -208,7 +208,7 @@ fn a_volume_of_version_2_on_a_device_is_refused() {
 fn a_superblock_of_files_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
     let refused =
-        with_superblock_of(&files).expect_err("a superblock of files is refused on a device");
+        with_superblock_of(&files).expect_err("the superblock of a volume in files is refused on a device");
     assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
 }
 
@@ -286,7 +286,7 @@ fn can_be_read_and_goes_on(version: u32) {
         assert_eq!(
             superblock.version(),
             layout::FORMAT_VERSION_TYPES,
-            "opening writes the newest version"
+            "opening a volume must bring its superblock to the newest version"
         );
     }
     assert!(volume.report.rescued_bytes > 0);

@@ -43,8 +43,8 @@ pub(super) fn walk<'a>(
     if next.0 < set.len() as u64 { next } else { Position::END }
 }
 
-/// What a change of a set outside the keyspace needs: settings, and the list for large strings that
-/// the change removes, and that are freed later.
+/// What a change of a set outside the keyspace needs: settings, and a list. The change adds the
+/// large strings that it removes to the list. They are freed later.
 pub(super) struct Edit<'a> {
     hasher: KeyHasher,
     limits: SetLimits,
@@ -67,8 +67,8 @@ pub(crate) fn add(context: &mut Context<'_>, form: &mut EditForm<'static>, membe
     member.with_arg(|member| edit(context).of(form).add(member));
 }
 
-/// Moves clones to the garbage, which another thread frees. A clone may be the last reference to a
-/// set, because the set's key may have been deleted meanwhile.
+/// Moves clones of sets to the garbage, which another thread frees. A clone may be the last
+/// reference to its set, because the set's key may have been deleted meanwhile.
 pub(crate) fn discard(context: &mut Context<'_>, sources: impl IntoIterator<Item = Value>) {
     for source in sources {
         context.keyspace.displaced.garbage.add_value(worth_deferring(source));

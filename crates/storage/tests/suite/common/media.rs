@@ -15,7 +15,7 @@ pub(crate) fn slot_space(slot: SlotName) -> usize {
 /// The kind of medium that a volume is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Files. Fresh blocks are zeroed, and released blocks stay allocated.
+    /// Files. Fresh blocks have to be zeroed, and released blocks stay allocated.
     Files,
     /// A device, which is one space that is cut in extents.
     Device,
