@@ -63,8 +63,8 @@ The kernel's own threads and other programs do such work.\n\
 - Open loop: requests arrive at random (Poisson), at half the rate that stock reaches in the \
 closed loop of the same run. Latency counts from the moment at which a request was due. \
 `client_lag`: how late the load generator itself sent requests. `machine_stall`: how late a \
-thread that does nothing but sleep wakes up. Stalls are counted like latencies, in the same \
-stretch, so they are what a server that takes no time at all would have as its latencies.\n\
+thread that does nothing but sleep wakes up. Stalls are counted like latencies, at the same \
+time. So even a server that takes no time at all would have latencies as high as the stalls.\n\
 - `device_*`: counters of the whole device below the directory, after all dirty data was written \
 out. Writes of other programs count, too. `process_write_bytes`: written bytes that the kernel \
 attributes to the server.\n\

@@ -105,7 +105,7 @@ class Damage(TestCase):
                     opened += 1
                     with server:
                         self.check_whole(server)
-        self.assertGreaterEqual(opened, 5, "a server refused more than the one pair of the last update")
+        self.assertGreaterEqual(opened, 5, "a pair other than that of the last update was refused")
 
     def test_all_copies(self):
         volume = self.volume()

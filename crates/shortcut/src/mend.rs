@@ -81,7 +81,7 @@ impl Stage {
 impl Staged<'_> {
     /// The staged bytes that are not in the file.
     fn missing(&self) -> &[u8] {
-        // While staged bytes are being replaced, all of them are in the file already.
+        // While the staged bytes are being replaced by others, the old ones are all in the file.
         if self.is_moving() {
             return &[];
         }
@@ -92,10 +92,10 @@ impl Staged<'_> {
 
     /// Whether the file is as the short path left it. The check begins at the block in which the
     /// written bytes end. From there, the file must have the staged bytes, then the bytes that the
-    /// stage has loaded from it, and zeros after the log. Where a write was in flight, the file may
-    /// still have its old bytes. Bytes of the file before the first checked block are not compared:
-    /// if the kill came while the last blocks were being copied to the front of the stage, the
-    /// stage may have other bytes there.
+    /// stage has loaded from the file, and then zeros up to the file's end. Where a write was in
+    /// flight, the file may still have its old bytes. Bytes of the file before the first checked
+    /// block are not compared. The stage may have other bytes in their place, if the kill came
+    /// while the last blocks were being copied to the front of the stage.
     fn is_as_left(&self, file: &File) -> io::Result<bool> {
         let size = file.metadata()?.len();
         if size < self.size() || self.is_longer(size) {
@@ -122,7 +122,7 @@ impl Staged<'_> {
         let is_under_way = at >= self.written() && at < self.staged_to();
         let is_staged = || self.byte_at(at).is_none_or(|staged| found == staged);
         if at >= self.size() {
-            // These are zeros ahead, or staged bytes that were being written over them.
+            // After the log, the file has zeros, or staged bytes that were being written over them.
             found == 0 || (is_under_way && is_staged())
         } else {
             // While a write is in flight here, any byte is possible, because the byte before the

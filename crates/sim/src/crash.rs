@@ -141,8 +141,9 @@ impl Crash {
             let last = survivors.split_last();
             if let Some((last, before)) = last {
                 if limits.torn && !before.is_empty() {
-                    let origin =
-                        format!("power cut; writes that survived: {subset:?}; each of them is torn");
+                    let origin = format!(
+                        "power cut; writes that survived: {subset:?}; each of them is torn"
+                    );
                     images.push(self.power_image(self.all_torn(&survivors, index), index, origin));
                 }
                 for write in before {

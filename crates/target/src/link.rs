@@ -1,4 +1,4 @@
-//! A controller's means to reach one of its host's connections.
+//! Lets a controller wake and close one of its host's connections.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ use crate::waker::Waker;
 
 /// A connection, as its controller sees it. Through the link, the controller wakes the connection.
 /// Once the host is told of a reset or of the controller's end, the host relies on old operations
-/// no longer changing the drive. So before the host is told, the controller closes the connection
-/// to operations.
+/// no longer changing the drive. So before the host is told, the controller closes the link: from
+/// then on, the connection begins no operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,
@@ -37,9 +37,10 @@ impl Link {
         Some(self.lock()).filter(|is_closed| !**is_closed)
     }
 
-    /// Closes the connection to operations. When this function returns, each operation that the
-    /// connection has begun has either changed the drive already, or never will. If an operation is
-    /// just beginning, the function waits for the operation, and so perhaps for the disk.
+    /// Closes the link, so that the connection begins no more operations. When this function
+    /// returns, each operation that the connection has begun has either changed the drive already,
+    /// or never will. If an operation is just beginning, the function waits for the operation, and
+    /// so perhaps for the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;

@@ -63,7 +63,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the trace. A trace without an end is reported as cut off when it is replayed.
+    /// Ends the trace. When a trace without an end is replayed, it is reported as cut off.
     ///
     /// # Errors
     /// When the trace could not be written completely. It then has no end.
@@ -77,7 +77,7 @@ impl Recorder {
     }
 }
 
-/// The range of bytes that `lbas` blocks from `lba` on have.
+/// The range of bytes of `lbas` blocks, the first of which is at `lba`.
 pub(crate) fn range_of(lba: u64, lbas: u64) -> ByteRange {
     ByteRange::new(lba * LBA_SIZE as u64, lbas * LBA_SIZE as u64)
 }

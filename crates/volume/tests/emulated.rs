@@ -1,5 +1,5 @@
-//! Volumes on emulated SSDs, most of them in real time. A lifetime is a kind of data that is
-//! deleted together: the superblock, the log, WAL-snapshots, or on-demand snapshots.
+//! Volumes on emulated SSDs. Most of these SSDs work in real time. A lifetime is a kind of data
+//! that is deleted together: the superblock, the log, WAL-snapshots, or on-demand snapshots.
 
 mod common;
 mod lifetimes;
@@ -149,7 +149,7 @@ fn without_data_placement_what_it_counts_is_shown_still() {
     assert_eq!(
         (counted.host_bytes, counted.host_bytes_at_open),
         (sent.into(), 0),
-        "the drive must count the bytes since it was made, and no others"
+        "the drive must count exactly the bytes that were written since it was made"
     );
     drop(storage);
     let storage = open(&spec);

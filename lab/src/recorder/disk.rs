@@ -15,9 +15,9 @@ use slimio_ssd::trace::{ByteRange, Tape, TraceEvent};
 use super::fuse::{self, OneFile};
 use crate::error::{BenchError, Doing, Result};
 
-/// Name of the file that the served file is mounted over. `DATA` is the name of the file with the
-/// device's data.
+/// Name of the file over which this process mounts the file that it serves.
 pub(super) const MOUNT_POINT: &str = "disk";
+/// Name of the file with the device's data.
 const DATA: &str = "disk.data";
 /// Size of the device's logical and physical blocks, in bytes, as on the drives that the device
 /// stands for.
@@ -115,7 +115,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// A loop device that records every request; removed on drop.
+/// A loop device that records every request except reads; removed on drop.
 #[derive(Debug)]
 pub struct RecordedDisk {
     disk: LoopDisk,
@@ -159,7 +159,8 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Err(BenchError::Server(format!("{name}: {}", said.trim())))
 }
 
-/// The file with the device's data, as this process serves it: each request is recorded.
+/// The file with the device's data, as this process serves it: each request except reads is
+/// recorded.
 struct Recorded {
     size: u64,
     file: File,

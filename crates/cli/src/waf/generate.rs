@@ -1,6 +1,6 @@
 //! `slimio waf generate`: makes a trace of what SlimIO's storage would write in the SlimIO paper's
-//! benchmark, scaled to a drive of any size. Time is simulated, so the program never waits for it
-//! to pass.
+//! benchmark. The benchmark is scaled to the size of the drive. Time is simulated, so the program
+//! never waits for it to pass.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -184,7 +184,7 @@ mod tests {
         trace
     }
 
-    /// Replays a trace on the paper's drive of `size` with this many handles.
+    /// Replays a trace on the paper's drive, scaled to `size`, with this many handles.
     fn replayed(trace: &tempfile::NamedTempFile, size: u64, handles: u16) -> Outcome {
         replayed_on(trace, Config { handles, ..Config::scaled(size) })
     }
@@ -266,8 +266,8 @@ mod tests {
         let (copied, _) = on(1, 0.25);
         assert!(
             copied > joints,
-            "{copied} bytes were copied without data placement, not more than the {joints} that may be \
-             copied with data placement"
+            "only {copied} bytes were copied without data placement, although up to {joints} bytes \
+             may be copied even with data placement"
         );
         assert_eq!(on(4, 0.15).0, 0);
     }

@@ -1,9 +1,9 @@
 //! A path to a namespace. It has a ring of its own, whose entries are NVMe commands for the driver.
 //!
-//! Submitted operations stay in the path until they are kicked. Then one system call hands all of
-//! them to the driver. The driver does not split commands. So this path cuts a transfer that is too
-//! long for one command into several commands. Deallocations that were submitted in a row become
-//! the ranges of one command.
+//! Submitted operations stay in the path until `kick` or `wait` is called. Then one system call
+//! hands all of them to the driver. The driver does not split commands. So this path cuts a
+//! transfer that is too long for one command into several commands. Deallocations that were
+//! submitted in a row become the ranges of one command.
 
 #![expect(
     unsafe_code,

@@ -1,5 +1,5 @@
-//! Each back end must keep the contract of devices. A back end that does not work on this machine is
-//! not tested.
+//! Each back end must keep the contract of devices. A back end that does not work on this machine
+//! is not tested.
 
 use std::path::Path;
 

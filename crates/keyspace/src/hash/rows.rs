@@ -1,4 +1,4 @@
-//! Rows of the commands on hashes.
+//! The rows of the command table for the commands on hashes.
 
 use super::{fields, random, walk};
 use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, LONG_EFFECT, READONLY, WRITE};

@@ -32,7 +32,8 @@ impl Context<'_> {
     }
 
     /// Changes the set at a key. If the key does not exist, changes a new set, which begins with
-    /// this packing. The caller must not leave the set empty, and must note the change.
+    /// this packing. The caller must note the change. If the set is empty afterwards, the caller
+    /// must delete the key.
     pub(super) fn edit_set<R>(
         &mut self,
         found: &Found<'_>,
@@ -221,7 +222,7 @@ pub(super) fn smove(context: &mut Context<'_>) -> Outcome {
     if context.remove_members(&from, std::iter::once(member), Some(SREM)).0 == 0 {
         return context.integer(0);
     }
-    // Removing the last member deletes the first key, which may have moved the second key's entry.
+    // If the first key was deleted with its last member, the second key's entry may have moved.
     let to = context.peek(2);
     let packing = context.keyspace.config.packed_limits.set.packing(member, 1);
     if context.edit_set(&to, packing, |set| set.add(member)) {

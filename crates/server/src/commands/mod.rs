@@ -117,7 +117,7 @@ fn tables() -> &'static Tables {
                             Run::Data(run) => Run::Data(run),
                             Run::Server(run) => Run::Server(run),
                             Run::Connections(run) => Run::Connections(run),
-                            Run::Container(_) => unreachable!("one level"),
+                            Run::Container(_) => unreachable!("a subcommand has no subcommands"),
                         };
                         sub.with_run(entry(run, name, &mut names))
                     });

@@ -38,7 +38,7 @@ use crate::gate::{AlreadyHashed, mix};
 use crate::net::ConnId;
 use crate::waiting::{Reason, Then, Ticket};
 
-/// Limit of the command thread's time that the long request may take in one turn.
+/// In one turn, the long request may take at most this much of the command thread's time.
 pub(crate) const STEP_TIME: Duration = Duration::from_micros(500);
 
 /// A request that writes runs in steps if its arguments have more than this many bytes, because the
@@ -289,7 +289,7 @@ impl Engine {
         if let Some(garbage) = self.data.keyspace.take_garbage() {
             self.data.free(garbage);
         }
-        // The reply is sealed, so that the last step need not copy it.
+        // A large reply is sealed, so that the last step need not copy it.
         long.reply.seal_if_large();
         match outcome {
             Outcome::Yield(steps) => long.stage = Stage::Running(Some(steps)),

@@ -324,8 +324,9 @@ fn log_segments(superblock: &Superblock) -> Result<Vec<(u64, u32)>, Error> {
     Ok(segments)
 }
 
-/// Looks at the slots of the log's area that the superblock does not map. Returns the highest
-/// superblock sequence that the first batch of any segment in these slots names.
+/// Looks at the slots of the log's area that the superblock does not map. If a slot holds a
+/// segment, the segment's first batch names a superblock sequence. Returns the highest of these
+/// sequences.
 fn newest_outside(superblock: &Superblock, wal: &mut dyn Device) -> Result<u64, Error> {
     let geometry = superblock.geometry;
     let slots = (wal.geometry().lba_count / geometry.segment_lbas) as usize;
@@ -363,8 +364,8 @@ fn newest_in_free(superblock: &Superblock, media: &mut dyn Media) -> Result<u64,
     Ok(newest)
 }
 
-/// The superblock sequence in the batch at `lba`; 0 if there is no batch at `lba`, or only a batch
-/// of an epoch before the one in force.
+/// The superblock sequence that the batch at `lba` names; 0 if there is no batch at `lba`, or if
+/// the batch's epoch is older than that of the superblock.
 fn sequence_at(superblock: &Superblock, device: &mut dyn Device, lba: u64) -> Result<u64, Error> {
     let mut read = |lbas: u64| {
         let buffer = Buffer::zeroed(lbas as usize);

@@ -19,7 +19,7 @@ fn the_log_ends_where_it_is_durable() {
     let lsn = client.volume.log.appended();
     client.volume.log.end();
     assert_eq!(client.volume.log.log_state(), LogState::Ending);
-    assert_eq!(next_job(&mut client), None, "a job came before the log's end is durable");
+    assert_eq!(next_job(&mut client), None, "a job came before the log's end was durable");
     client.settle();
     assert_eq!(client.volume.log.log_state(), LogState::Off);
     assert_eq!(client.volume.log.snapshots().log_end(), Some(lsn));
@@ -80,8 +80,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
     assert_eq!(recovered, script);
 }
 
-/// The log ends again while the snapshot that was to turn it on is being written. This snapshot
-/// must leave the log off.
+/// A snapshot that was to turn the log on is still being written when the log ends again. This
+/// snapshot must leave the log off.
 #[test]
 fn a_log_that_ends_again_is_not_turned_on_by_a_late_snapshot() {
     let (mut client, mut media) = client(Policy::Always);

@@ -207,8 +207,8 @@ fn a_volume_of_version_2_on_a_device_is_refused() {
 #[test]
 fn a_superblock_of_files_on_a_device_is_refused() {
     let files = formatted(SimConfig::default(), Kind::Files);
-    let refused =
-        with_superblock_of(&files).expect_err("the superblock of a volume in files is refused on a device");
+    let refused = with_superblock_of(&files)
+        .expect_err("the superblock of a volume in files is refused on a device");
     assert!(refused.to_string().contains("but the superblock is that of a volume in files"));
 }
 
