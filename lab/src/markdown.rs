@@ -86,11 +86,11 @@ reads the same files afterwards, with buffered reads.\n\
 The bytes are those of the device's counters.\n\
 - Snapshots: the data set is filled, and the log is rewritten. Then clients write at full rate: \
 without a snapshot, during `BGSAVE`, and without a snapshot again. Then the log is rewritten \
-again, and requests arrive at random (Poisson), at half of stock's full rate without a snapshot: \
-first without a snapshot, then during a snapshot. `requests_per_s`: the average over the whole \
-time at full rate. `snapshot_s`: time from the command until INFO says that the snapshot is \
-complete. `closed_latency_…`: latency at full rate. `pss`: memory of the server and its \
-children, sampled. For a sample, the kernel walks through all their memory, which takes a core \
+again. Then requests arrive at random (Poisson): first without a snapshot, then during one. Their \
+rate is half of the rate that stock reaches without a snapshot. `requests_per_s`: the average \
+over the whole time at full rate. `snapshot_s`: time from the command until INFO says that the \
+snapshot is complete. `closed_latency_…`: latency at full rate. `pss`: memory of the server and \
+its children, sampled. For a sample, the kernel walks through all their memory, which takes a core \
 for milliseconds. So samples are taken only at full rate, both with a snapshot and without. \
 `write_rate_per_snapshot_rate`: bytes that clients wrote during the snapshot, divided by the \
 size of the data set. `command_thread_away_ms_max`: `latest_fork_usec` (stock) or the longest \

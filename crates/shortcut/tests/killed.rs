@@ -230,7 +230,8 @@ fn a_stage_that_was_being_moved_is_mended() {
     assert!(fs::read(&path).unwrap().ends_with(b"xxstaged"));
 }
 
-/// A stage whose log was released needs no mending, and the next log in it starts empty.
+/// A stage whose log was released needs no mending. The old log's bytes must not follow the next
+/// log that uses the stage.
 #[test]
 fn a_stage_can_be_used_again() {
     let Some(folder) = Mounted::new(&["mkfs.ext4", "-q"], 64 << 20, "defaults") else { return };

@@ -127,7 +127,8 @@ pub struct Image {
 }
 
 impl Crash {
-    /// The states that the medium may have after power was lost at this moment, within `limits`.
+    /// States that the medium may have after power was lost at this moment. `limits` says how many
+    /// of the possible states are returned.
     pub fn power_images(&self, limits: &Limits) -> Vec<Image> {
         let pending: Vec<&Pending> = self.cached.iter().chain(&self.flying).collect();
         let mut images = Vec::new();
@@ -187,7 +188,7 @@ impl Crash {
                 break;
             }
             space_lbas[shrunk.space] = shrunk.before;
-            origin += ", a space has its old length again";
+            origin += "; a space has its old length again";
         }
         stable.retain(|&(space, lba), _| lba < space_lbas[space]);
         Image {
@@ -209,14 +210,14 @@ impl Crash {
         if let Some((space, lbas)) = self.growing {
             let before = space_lbas[space];
             space_lbas[space] = [before, lbas, before.midpoint(lbas)][index % 3];
-            origin.push_str(", a space was being made longer");
+            origin.push_str("; a space was being made longer");
         }
         space_lbas
     }
 
-    /// The states that the medium may have after the process died at this moment, within `limits`.
-    /// A write that had not landed when the process died may still land later, until the next
-    /// process gets the [claim](crate::SimDisk::claim).
+    /// States that the medium may have after the process died at this moment. `limits` says how
+    /// many of the possible states are returned. A write that had not landed when the process died
+    /// may still land later, until the next process gets the [claim](crate::SimDisk::claim).
     pub fn process_images(&self, limits: &Limits) -> Vec<Image> {
         let mapped: Vec<u8> = self.pages.iter().flat_map(|page| now(page).to_vec()).collect();
         let image =
@@ -261,8 +262,8 @@ impl Crash {
         images
     }
 
-    /// Mapped memory after a power cut: either each page has the contents that it had at some time,
-    /// or all of the memory is lost.
+    /// Mapped memory after a power cut: either all of the memory is lost, or each page has contents
+    /// that it had at some time before the cut.
     fn mapped_after_power_cut(&self, index: usize) -> Vec<u8> {
         let mut random = Random::new(self.seed ^ index as u64);
         match index % 4 {

@@ -139,9 +139,9 @@ impl SimDisk {
     }
 
     /// Takes the claim, as the server of a volume does. The claim is a lock that the kernel holds
-    /// for a process until the last operation of the process is over. So from then on, no operation
-    /// of an earlier process is in flight. A write of an earlier process that has not landed by
-    /// then never lands.
+    /// for a process until the last operation of the process is over. So once the claim is taken,
+    /// no operation of an earlier process is in flight. A write of an earlier process that has not
+    /// landed by then never lands.
     pub fn claim(&self) {
         self.lock().late.clear();
     }

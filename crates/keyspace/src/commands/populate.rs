@@ -55,8 +55,8 @@ pub fn debug_populate(context: &mut Context<'_>) -> Outcome {
     populate.resume(context)
 }
 
-/// Upper bound, in bytes, of the payload that `DEBUG POPULATE` with these arguments logs if the
-/// command runs all at once, as in a transaction.
+/// If `DEBUG POPULATE` with these arguments runs all at once, as in a transaction, it logs at most
+/// this many bytes of payload.
 pub fn populate_log_size_max(args: Args<'_>) -> u64 {
     let number = |index: usize| {
         if index == args.len() {
@@ -106,12 +106,12 @@ impl Populate {
     /// Upper bound of the bytes that a step appends to the log.
     fn step_size(&self) -> u64 {
         let keys = self.size_of(STEP_KEYS_MAX as u64, 0);
-        // A step ends once its values reach the limit. So the last value may exceed the limit, by
-        // up to its own size.
+        // A step ends once its values reach the limit together. So they may exceed the limit by up
+        // to the size of the last value.
         keys + STEP_SIZE_MAX as u64 + self.size as u64
     }
 
-    /// Upper bound of the bytes in the log that `count` keys with values of `size` bytes take.
+    /// In the log, `count` keys with values of `size` bytes take at most this many bytes.
     fn size_of(&self, count: u64, size: usize) -> u64 {
         let overhead = if is_planted("populate-asks-little") { 8 } else { KEY_OVERHEAD };
         let each = overhead + self.prefix.len() as u64 + size as u64;

@@ -4,7 +4,7 @@
 use crate::common::{Client, Running, encode, until};
 use crate::{info, serving};
 
-/// The size of the largest input buffer of a client, in bytes.
+/// The size of the largest input buffer that any client has, in bytes.
 fn longest_input(observer: &mut Client) -> usize {
     let list = observer.call(&["CLIENT", "LIST"]);
     let sizes = list.split_whitespace().filter_map(|word| word.strip_prefix("qbuf="));
@@ -77,8 +77,8 @@ fn who_never_authenticates_and_never_reads_is_closed() {
     });
 }
 
-/// Limit of the CPU time of a turn, in milliseconds, if the server has more to do than fits into
-/// one turn.
+/// A turn must take less CPU time than this, in milliseconds, even if the server has more to do
+/// than fits into one turn.
 const LONG_TURN_MS: u64 = 15;
 
 /// Fails if turns are long while several clients send the same bytes, all at once. Other work on

@@ -24,9 +24,9 @@ pub(super) fn is_tree(value: &Value) -> bool {
     matches!(value, Value::Tree(_))
 }
 
-/// Passes some members of a set to `each`, from a position on, with their hashes if the set is a
-/// tree. Returns the position after these members. In a packed set, a position is a count of
-/// members.
+/// Passes some members of a set, beginning at a position, to `each`. If the set is a tree, the hash
+/// of each member is passed, too. Returns the position after these members. In a packed set, a
+/// position is a count of members.
 pub(super) fn walk<'a>(
     set: SetRef<'a>,
     from: Position,
