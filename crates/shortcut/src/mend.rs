@@ -122,7 +122,7 @@ impl Staged<'_> {
         let is_under_way = at >= self.written() && at < self.staged_to();
         let is_staged = || self.byte_at(at).is_none_or(|staged| found == staged);
         if at >= self.size() {
-            // After the log, the file has zeros, or staged bytes that were being written over them.
+            // Here the file had zeros, and staged bytes may just have been written over them.
             found == 0 || (is_under_way && is_staged())
         } else {
             // While a write is in flight here, any byte is possible, because the byte before the

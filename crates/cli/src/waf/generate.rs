@@ -27,10 +27,10 @@ pub(super) struct Generate {
     /// Number of repetitions: each takes one on-demand snapshot and runs the paper's number of SETs
     #[arg(long, default_value_t = 5)]
     repetitions: u32,
-    /// Number of keys, as a multiple of the paper's; decides how full the drive is
+    /// Number of keys, as a multiple of the paper's number; it decides how full the drive is
     #[arg(long, default_value_t = 1.0)]
     keys: f64,
-    /// Length at which the log is rewritten, as a multiple of the paper's
+    /// Length at which the log is rewritten, as a multiple of the paper's length
     #[arg(long, default_value_t = 1.0)]
     log: f64,
     /// File to write the trace to

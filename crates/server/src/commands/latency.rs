@@ -90,8 +90,8 @@ fn add_with_parts(row: &'static Command<Entry>, rows: &mut Vec<&'static Command<
     }
 }
 
-/// Writes the upper bounds of the buckets in which there are calls. With each bound, in
-/// microseconds, writes the number of calls that took at most that long.
+/// For each bucket in which there are calls, writes its upper bound in microseconds, and the number
+/// of calls that took at most that long.
 fn distribution(engine: &Engine, row: &Command<Entry>, out: &mut ReplyBuf) {
     let Some(latency) = &engine.stats.by_command[row.run.id].latency else { return };
     let (mut bounds, mut counted) = (Vec::new(), 0);
