@@ -1,4 +1,4 @@
-//! Lets a controller wake and close one of its host's connections.
+//! Lets a controller wake one of its host's connections, and keep it from beginning operations.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -159,7 +159,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Err(BenchError::Server(format!("{name}: {}", said.trim())))
 }
 
-/// The file with the device's data, as this process serves it: each request except reads is
+/// The file with the device's data, as this process serves it: every request except reads is
 /// recorded.
 struct Recorded {
     size: u64,

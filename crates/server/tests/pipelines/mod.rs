@@ -40,7 +40,11 @@ fn little_of_a_long_one_waits_in_memory() {
         });
         assert_eq!(replies, COUNT);
         // When the server stops reading, bytes that are already being received still arrive.
-        assert!(longest < 4 << 20, "{longest} of {} bytes waited in memory", 14 * COUNT);
+        assert!(
+            longest < 4 << 20,
+            "{longest} bytes waited in memory; the pipeline has {} bytes",
+            14 * COUNT
+        );
     });
 }
 

@@ -43,8 +43,8 @@ pub(super) fn walk<'a>(
     if next.0 < set.len() as u64 { next } else { Position::END }
 }
 
-/// What a change of a set outside the keyspace needs: settings, and a list. The change adds the
-/// large strings that it removes to the list. They are freed later.
+/// What a change of a set outside the keyspace needs: settings, and a list. Large strings that the
+/// change removes go into this list, and are freed later.
 pub(super) struct Edit<'a> {
     hasher: KeyHasher,
     limits: SetLimits,
