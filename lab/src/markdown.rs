@@ -22,11 +22,11 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
         "Made by `{command}`. The numbers are medians of {} round(s) of {} s, in which stock and \
          SlimIO take turns; seed {}. Keys are drawn at random from {} keys, which are all set before the \
          measurement. Some rows differ. Rows about log bytes begin without keys. Under `always`, {} MiB \
-         were written and deleted before, so the files of the log are reused and do not grow. Rows \
-         with snapshots and recoveries hold {} MiB, rows about the slowest command {} keys or fields, \
-         and rows on elements a set, hash or list of {} elements. Values are half compressible and \
-         differ from request to request. Ratios are SlimIO / {}. A number in brackets is the spread of \
-         the rounds: (largest - smallest) / median.\n",
+         were written and deleted before, so the files of the log are reused and do not grow. In rows \
+         with snapshots and recoveries, the data set has {} MiB. In rows about the slowest command, it \
+         has {} keys or fields. In rows on elements, it has a set, hash or list of {} elements. Values \
+         are half compressible and differ from request to request. Ratios are SlimIO / {}. A number in \
+         brackets is the spread of the rounds: (largest - smallest) / median.\n",
         scale.rounds,
         scale.measured_s,
         comparison.config.seed,
@@ -57,8 +57,8 @@ of the server, io_uring workers too, and the children that the server has waited
 not include work that the kernel does in its own threads and in interrupts (writeback, \
 completions). `machine_cpu`: CPU time of everything on the machine, clients and other programs \
 included.\n\
-- `other_cores_busy`: how many cores were busy with work of neither the server nor the client. \
-The kernel's own threads and other programs do such work.\n\
+- `other_cores_busy`: how many cores were busy with other work than that of the server and the \
+client. The kernel's own threads and other programs do such work.\n\
 - `client_cpu`: CPU time of the load generator, or of `redis-benchmark`.\n\
 - Open loop: requests arrive at random (Poisson), at half the rate that stock reaches in the \
 closed loop of the same run. Latency counts from the moment at which a request was due. \

@@ -1,9 +1,10 @@
 //! How long this machine keeps a runnable thread waiting: the part of every latency that no server
 //! causes.
 //!
-//! A thread sleeps for a millisecond at a time and notes how late it wakes. Wake-ups that would
-//! have come due during a long stall are counted, too, as in an open loop. So the percentiles are
-//! the latencies of an imaginary server that takes no time at all.
+//! A thread sleeps for a millisecond at a time and notes how late it wakes. If it is so late that
+//! it has missed further wake-ups, these are counted as late, too. (In an open loop, the requests
+//! that were due during a stall are counted likewise.) So the percentiles are the latencies of an
+//! imaginary server that takes no time at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

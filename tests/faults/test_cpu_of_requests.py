@@ -61,8 +61,8 @@ class CpuOfRequests(TestCase):
             return self.cpu_seconds() - before
 
     def test_patterns(self):
-        """Tries costly patterns on one long key: patterns with many stars, with one long class, or
-        with many characters. Patterns that are too long are refused."""
+        """Tries costly patterns on one long key: patterns with many stars, with many characters in
+        one `[…]`, or with many characters in all. Patterns that are too long are refused."""
         stars, class_, wild = "*a" * 30_000, "*[" + "b" * 30_000 + "]*", "*?" + "a" * 4000 + "*"
         with self.server.client() as client:
             client("SET", "a" * 60_000, "v")

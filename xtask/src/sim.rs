@@ -24,7 +24,7 @@ pub(crate) fn verb(args: &[String]) -> Result<(), Failure> {
         [] => MINUTES,
         [minutes] => minutes
             .parse()
-            .map_err(|_| format!("want a number of minutes, not `{minutes}`: cargo x sim 60"))?,
+            .map_err(|_| format!("want a number of minutes, as in `cargo x sim 60`: {minutes}"))?,
         _ => return Err("the only argument is the number of minutes: `cargo x sim 60`".into()),
     };
     for [package, target, _] in LIVES {

@@ -24,7 +24,7 @@ pub enum Purpose {
     },
 }
 
-/// A system call that a filter refuses to this process.
+/// A system call that this process may not make, because a filter refuses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedCall {
     /// Name of the call, as filter profiles spell it.
@@ -158,8 +158,8 @@ impl Call {
     }
 }
 
-/// Returns the wanted calls that a filter refuses to the calling thread. `is_wanted` chooses calls
-/// by their purpose. Makes a few dozen system calls, which change nothing.
+/// Returns the calls that a filter does not let the calling thread make. Tries only calls that
+/// `is_wanted` chooses by their purpose. Makes a few dozen system calls, which change nothing.
 pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] is one path to one linear space of logical blocks. Each operation owns its buffer,
 //! and ends with a completion that returns the buffer. Completions come in any order. A volume
-//! opens one path per role, and two paths share nothing outside the kernel. This crate knows
+//! opens several paths for its different tasks. Each path has a queue of its own. This crate knows
 //! nothing of logs or snapshots.
 //!
 //! Paths are opened by a [`Directory`] of files or by a [`WholeDevice`], which is a [`BlockDevice`]

@@ -8,11 +8,10 @@ use crate::integer::Decimal;
 use crate::length::{self, Input, StringHead};
 use crate::lzf::decompress;
 
-/// Limit of the bytes of one read from the reader.
+/// Largest number of bytes that one read from the reader returns.
 const BUFFER_SIZE: usize = 128 * 1024;
-/// Limit of the bytes of a string that is read whole, such as an element, a key or a packed
-/// collection. Redis makes no listpack that is larger. By default, it also refuses a string that is
-/// longer.
+/// Largest size in bytes of a string that is read whole, such as an element, a key or a packed
+/// collection. Redis makes no larger listpack. By default, it refuses to store a longer string.
 pub const WHOLE_SIZE_MAX: u64 = 1 << 30;
 
 /// Reads from `R` in large pieces.

@@ -1,8 +1,9 @@
-//! Memory of reads and writes.
+//! The memory that reads and writes of files use.
 
 #![expect(unsafe_code, reason = "the kernel is told of memory by address")]
 
-/// Memory that a file operation writes from or reads into. The ring owns the memory meanwhile.
+/// Memory that a file operation writes from or reads into. The ring owns the memory until the
+/// operation has completed.
 ///
 /// # Safety
 /// [`address`](Self::address) points at [`size`](Self::size) initialised bytes that belong to the

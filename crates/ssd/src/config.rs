@@ -10,7 +10,8 @@ use slimio_device::{LBA_SIZE, PlacementId};
 
 use crate::Geometry;
 
-/// The most handles that a drive may have. Common NVMe drives have as many in one endurance group.
+/// The most handles that a drive may have. Common NVMe drives have no more than this in one
+/// endurance group.
 pub const HANDLES_MAX: u16 = 128;
 
 /// The most reclaim groups that a drive may have.

@@ -48,7 +48,7 @@ impl SubsystemOptions {
         for name in self.allowed.iter().chain([&nqn]) {
             if name.len() > NQN_SIZE_MAX || !name.starts_with("nqn.") || name.contains('\0') {
                 let why = format!(
-                    "{name:?} is no NVMe name: such a name begins with nqn. and has \
+                    "{name:?} is no NVMe name: such a name begins with `nqn.` and has \
                                    at most {NQN_SIZE_MAX} bytes"
                 );
                 return Err(OptionsError(why));
@@ -263,8 +263,8 @@ impl Subsystem {
 
     /// Ends every controller, so that all connections close.
     pub fn end(&self) {
-        // The lock is released before the controllers end, because a controller that ends waits for
-        // its connections, which may need the lock.
+        // The lock is released first. When a controller ends, it waits for its connections, and
+        // these may need the lock.
         let controllers = std::mem::take(&mut self.lock().by_id);
         for controller in controllers.into_values() {
             controller.end();

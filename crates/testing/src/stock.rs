@@ -6,8 +6,9 @@ use tempfile::TempDir;
 
 use crate::server::{Policy, ServerConfig, ServerKind, find_program};
 
-/// The configuration of a stock server without a log, with further `flags`, and a temporary folder
-/// for the server. If no stock server is installed, prints that the test is skipped.
+/// Makes a temporary folder, and the configuration of a stock server that runs in this folder. The
+/// server writes no log, and gets `flags` in addition. If no stock server is installed, prints that
+/// the test is skipped, and returns `None`.
 ///
 /// # Panics
 /// When no folder can be made.

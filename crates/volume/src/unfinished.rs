@@ -1,11 +1,12 @@
 //! Recognises the files that an unfinished first start leaves in a directory.
 //!
-//! A first start makes the files one by one. Each file is durable before the next is made. Then the
-//! start begins to write the superblock. If the start is interrupted before that write, the
-//! directory has some or all of the files, of any length, and no file has content. If the start is
-//! interrupted later, the superblock has the [mark](slimio_storage::is_unfinished) of a volume that
-//! is being made. In both cases the next start makes the volume. A directory in any other state may
-//! hold a volume, so its files are never overwritten.
+//! A first start makes the files one by one. Each file is durable before the next is made. When all
+//! files are there, the start begins to write the superblock. If the start is interrupted before
+//! that write, the directory has some or all of the files. They may have a length already, but they
+//! hold no data: only zeros, and the block at the end of the file with the log's buffers. If the
+//! start is interrupted later, the superblock has the [mark](slimio_storage::is_unfinished) of a
+//! volume that is being made. In both cases the next start makes the volume. A directory in any
+//! other state may hold a volume, so its files are never overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -21,7 +22,7 @@ use crate::directory::BUFFERS;
 /// show that there is a volume.
 pub(crate) const LOCKS: [&str; 2] = [LOCK_FILE_NAME, CLAIM_FILE_NAME];
 
-/// The name of the buffers' file while this file is being made.
+/// The name of the file with the log's buffers while that file is being made.
 pub(crate) const NEW_BUFFERS: &str = "buffers.new";
 
 /// The most bytes that one read takes.
@@ -31,7 +32,7 @@ const READ_SIZE: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// Files of a volume that was never finished; no file has content.
+    /// Files of a volume that was never finished. No file holds data.
     Empty,
     /// A volume whose superblock has the mark of a volume that is being made.
     Marked,
@@ -59,10 +60,10 @@ pub(crate) fn look(directory: &mut Directory) -> Result<Found, OpenError> {
 }
 
 /// Whether the directory has only files that the first steps of making a volume leave, and none of
-/// these files has content.
+/// these files holds data.
 ///
-/// A buffers' file with buffers, or a slot with content, belongs to a volume that was complete
-/// once.
+/// If there are buffers in the file for the log's buffers, or bytes in the file of a snapshot slot,
+/// the file belongs to a volume that was complete once.
 fn holds_nothing(directory: &Directory) -> Result<bool, OpenError> {
     let slots = SlotName::ALL.map(|slot| Area::Snapshot(slot).name());
     for name in directory.names()? {

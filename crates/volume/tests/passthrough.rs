@@ -1,5 +1,5 @@
-//! Volumes on namespaces of real NVMe devices, like those of `cargo x lab`. The tests destroy the
-//! data on the namespaces.
+//! Volumes on real NVMe namespaces. The machine that `cargo x lab` starts has such namespaces. The
+//! tests destroy the data on the namespaces.
 //!
 //! Each test has a list of kinds of namespaces, such as `FDP`. It runs on a namespace of a kind if
 //! an environment variable names that namespace: `SLIMIO_NVME_FDP` for the kind `FDP`. Otherwise,

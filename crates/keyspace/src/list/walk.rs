@@ -1,6 +1,6 @@
 //! Replies with elements of lists, one after the other from either end. Many elements are read in
-//! steps. They are read from a clone, or from elements that were cut off, so no later write changes
-//! them.
+//! steps. The steps read a clone of the list, or elements that a command has removed from the list.
+//! So later writes change nothing in the reply.
 
 use slimio_resp::ReplyBuf;
 
@@ -10,7 +10,7 @@ use crate::commands::elements::{STEP_ELEMENTS_MAX, STEP_SIZE_MAX, end_of_steps};
 use crate::context::{Context, Outcome, Steps};
 use crate::value::Value;
 
-/// A running reply with elements of a list, as it was when the walk began.
+/// A running reply with elements of a list, as the list was when the walk began.
 #[derive(Debug)]
 pub(super) struct Walk {
     source: Value,
@@ -78,7 +78,7 @@ impl Steps for Walk {
                 (*left, seen) = (*left - passed, seen + passed);
             }
             if *left > 0 {
-                // Sealing `out` now saves the last step from copying all replies.
+                // The bytes of a sealed `out` can be shared. So the last step need not copy them.
                 out.seal();
                 if context.mode.yields() {
                     return Outcome::Yield(self);

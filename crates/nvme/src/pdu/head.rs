@@ -113,13 +113,13 @@ impl Head {
 
     /// Decodes the submission queue entry, which follows the common header in a command capsule.
     pub fn command(header: &[u8; COMMON_SIZE + command::COMMAND_SIZE]) -> Command {
-        let (_, entry) = header.split_last_chunk().expect("a header has its entry");
+        let (_, entry) = header.split_last_chunk().expect("the header contains the entry");
         Command::decode(entry)
     }
 
     /// Decodes the completion queue entry, which follows the common header in a response capsule.
     pub fn completion(header: &[u8; COMMON_SIZE + completion::COMPLETION_SIZE]) -> Completion {
-        let (_, entry) = header.split_last_chunk().expect("a header has its entry");
+        let (_, entry) = header.split_last_chunk().expect("the header contains the entry");
         Completion::decode(entry)
     }
 }

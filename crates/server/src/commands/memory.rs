@@ -10,7 +10,7 @@ use crate::clients::Client;
 use crate::connections::Connections;
 use crate::engine::Engine;
 
-/// The key of a subcommand.
+/// The place of the key among the arguments of a subcommand.
 const KEY: KeyRange = KeyRange { first: 2, last: 2, step: 1 };
 const KEY_SPECS: &[KeySpec] = &[key(2, "RO")];
 
@@ -65,7 +65,7 @@ fn malloc_stats(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.verbatim("txt", report.as_bytes());
 }
 
-/// Does nothing, because the allocator returns memory by itself within seconds.
+/// Does nothing, because the allocator returns memory to the kernel by itself, within seconds.
 fn purge(_: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }

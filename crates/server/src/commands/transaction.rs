@@ -29,8 +29,9 @@ pub(super) fn discard(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-/// Limits of the number of keys in one request and, if there are several keys, of their total size
-/// in bytes. There are limits because each key takes time, and no other client is served meanwhile.
+/// The most keys that one request may have, and the largest total size in bytes of several keys. A
+/// key that comes alone may be longer. There are limits because each key takes time, and no other
+/// client is served meanwhile.
 const WATCHED_AT_ONCE_MAX: usize = 2048;
 const WATCHED_SIZE_MAX: usize = 1 << 20;
 

@@ -137,7 +137,8 @@ fn nothing_is_seen_of_clients_who_are_still_to_be_served() {
     });
 }
 
-/// A key that is being served and has elements left is not put at the end of the queue again.
+/// If a key still has elements after one client was served, the next client of the same key is
+/// served. The key does not go to the end of the queue of ready keys.
 #[test]
 fn what_is_left_of_a_key_is_not_served_anew() {
     serving("", |server| {

@@ -74,10 +74,10 @@ impl Keeper {
         }
     }
 
-    /// Sends a message. `Yes` comes with a descriptor. For the number of a log, this is the
-    /// descriptor of the log's stage (shared memory with the bytes that are not in the file yet).
-    /// For [`NO_LOG`], this is the descriptor of the table of debts (files with changes that only
-    /// the kernel can make durable).
+    /// Sends a message. A `Yes` is sent together with a descriptor. If the `Yes` has the number of
+    /// a log, the descriptor is that of the log's stage (shared memory with the bytes that are not
+    /// in the file yet). If the `Yes` has [`NO_LOG`], the descriptor is that of the table of debts
+    /// (files with changes that only the kernel can make durable).
     fn send(&mut self, to: u32, message: &Message) {
         let descriptor = match message {
             Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),

@@ -14,9 +14,9 @@ use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
 use super::DataPlace;
 use super::state_file::StateFile;
 
-/// The extended attribute of a data file that holds the id of its state file, as a little-endian
-/// number of eight bytes. A copy of the data file may lack the attribute. On a file system without
-/// extended attributes, every data file lacks it.
+/// An extended attribute of a data file. Its value is the id of the state file that belongs to the
+/// data file, as a little-endian number of eight bytes. A copy of the data file may lack the
+/// attribute. On a file system without extended attributes, every data file lacks it.
 pub(super) const ID_ATTRIBUTE: &str = "user.slimio.drive";
 
 #[derive(Debug)]

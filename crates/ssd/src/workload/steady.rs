@@ -2,12 +2,13 @@
 //!
 //! A drive that was just filled in sequence is far from steady: all pages of its units are valid,
 //! and the first victims (the units that the collector empties and erases) are better than any
-//! later victims. A window is as many host writes as the drive has blocks. The probability that a
-//! block is not overwritten in one window is 1/e. The influence of the past decays at this rate, so
-//! the windows become more and more alike. The state counts as steady when two conditions hold: the
-//! WAFs of the last [`ALIKE`] windows differ by at most [`CLOSE`], and they neither rise from each
-//! window to the next, nor fall from each to the next. Then the WAF is measured over the next
-//! [`MEASURED`] windows, which have no part in that decision.
+//! later victims. The host's writes are divided into windows. A window has as many writes as the
+//! drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
+//! influence of the past decays at this rate, so the windows become more and more alike. The state
+//! counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ by at
+//! most [`CLOSE`], and they neither rise from each window to the next, nor fall from each to the
+//! next. Then the WAF is measured over the next [`MEASURED`] windows, which have no part in that
+//! decision.
 
 use std::fmt;
 

@@ -51,6 +51,7 @@ enum Wish {
     Flush,
 }
 
+/// A command that the session has taken, and what has become of it.
 #[derive(Debug)]
 struct Asked {
     cid: u16,
@@ -95,8 +96,8 @@ pub(crate) struct Witness {
     transfers: HashMap<u16, usize>,
     /// The place in `asked` of each operation's command, by the operation's token.
     tokens: HashMap<u64, usize>,
-    /// Whether commands with common blocks were in flight, so that it is unknown which operation
-    /// belongs to which command.
+    /// Whether commands with common blocks were in flight at the same time, so that it is unknown
+    /// which operation belongs to which command.
     is_ambiguous: bool,
     /// Whether the session has sent a termination request.
     is_terminated: bool,
@@ -404,7 +405,7 @@ impl Witness {
         }
         assert!(
             !asked.has_failed,
-            "a command has failed, but its reply reports success: {asked:?}"
+            "an operation has failed, but the reply reports success: {asked:?}"
         );
         let is_done = match &asked.wish {
             Wish::Nothing => true,
@@ -436,10 +437,10 @@ fn overlap(range: &(u64, u64), others: &[(u64, u64)]) -> bool {
 
 impl Witness {
     /// If several commands ask for the same operations, the witness can't know which operation
-    /// belongs to which command. So it may have counted an operation for the wrong one. If a
-    /// command's reply does not fit its counts, the witness looks for an unanswered command that
-    /// asks for the same, and whose counts fit the reply. The two commands then exchange their
-    /// counts and their tokens.
+    /// belongs to which command. So it may have counted an operation for the wrong command. If a
+    /// command's reply does not fit its counts, the witness looks for another unanswered command
+    /// that asks for the same operations, and whose counts fit the reply. The two commands then
+    /// exchange their counts and their tokens.
     fn tell_apart(&mut self, index: usize, is_success: bool) {
         let fits =
             |asked: &Asked| asked.running == 0 && asked.begun > 0 && asked.has_failed != is_success;

@@ -7,8 +7,9 @@
 //!
 //! A size is a little-endian varint, with seven bits in each byte and the high bit set in all bytes
 //! but the last. If the lowest bit of the varint's value is set, the string is outside: it is the
-//! next string in the leaf's list of outside strings, and takes no bytes in the buffer. Elements
-//! with equal hashes are in no particular order.
+//! next string in the leaf's list of outside strings, and takes no bytes in the buffer. The other
+//! bits are the number of bytes that the string takes in the buffer. Elements with equal hashes are
+//! in no particular order.
 
 use slimio_resp::Arg;
 
