@@ -20,13 +20,14 @@ pub fn render(comparison: &Comparison, command: &str) -> String {
     let _ = writeln!(
         text,
         "Made by `{command}`. The numbers are medians of {} round(s) of {} s, in which stock and \
-         SlimIO take turns; seed {}. Keys are drawn at random from {} keys, which are all set before the \
-         measurement. Some rows differ. Rows about log bytes begin without keys. Under `always`, {} MiB \
-         were written and deleted before, so the files of the log are reused and do not grow. In rows \
-         with snapshots and recoveries, the data set has {} MiB. In rows about the slowest command, it \
-         has {} keys or fields. In rows on elements, it has a set, hash or list of {} elements. Values \
-         are half compressible and differ from request to request. Ratios are SlimIO / {}. A number in \
-         brackets is the spread of the rounds: (largest - smallest) / median.\n",
+         SlimIO take turns; seed {}. Keys are drawn at random from {} keys, which are all set \
+         before the measurement. Some rows differ. Rows about log bytes begin without keys. Under \
+         `always`, {} MiB were written and deleted before, so the files of the log are reused and \
+         do not grow. In rows with snapshots and recoveries, the data set has {} MiB. In rows \
+         about the slowest command, it has {} keys or fields. In rows on elements, it has a set, \
+         hash or list of {} elements. Values are half compressible and differ from request to \
+         request. Ratios are SlimIO / {}. A number in brackets is the spread of the rounds: \
+         (largest - smallest) / median.\n",
         scale.rounds,
         scale.measured_s,
         comparison.config.seed,

@@ -164,7 +164,8 @@ pub fn refused_calls(is_wanted: impl Fn(Purpose) -> bool) -> Vec<RefusedCall> {
     CALLS.iter().filter(|call| is_wanted(call.1)).filter_map(Call::refusal).collect()
 }
 
-/// Notes for the user: each refused call, and what is worse without it.
+/// Notes for the user. Each names a refused call that SlimIO can do without, and says what is worse
+/// without the call.
 pub(crate) fn notes() -> impl Iterator<Item = String> {
     let is_better = |purpose| matches!(purpose, Purpose::Better { .. });
     refused_calls(is_better).into_iter().map(|call| call.to_string())

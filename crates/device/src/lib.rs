@@ -283,16 +283,17 @@ pub trait Device {
     /// if operations complete only inside `poll` or `wait`, as on a simulated device.
     fn readiness(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes at least `lba_count` blocks addressable, and reserves their space. The call blocks, so
-    /// the thread that runs the clients' commands must not make it. New blocks have undefined
-    /// contents; the growth itself is stable when the call returns.
+    /// Makes at least `lba_count` blocks addressable, and reserves their space. The caller may have
+    /// to wait long, so the thread that runs the clients' commands must not call this. New blocks
+    /// have undefined contents; the growth itself is stable when the call returns.
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`] if there is no room for the new blocks; then nothing has changed.
     fn grow(&mut self, lba_count: u64) -> Result<(), DeviceError>;
 
     /// Gives back the blocks from `lba_count` on: a file gets shorter. If the space can't be given
-    /// back, nothing happens. The call blocks. No operation on these blocks may be in flight.
+    /// back, nothing happens. The caller may have to wait long. No operation on these blocks may be
+    /// in flight.
     ///
     /// # Errors
     /// When the kernel refuses; then nothing has changed.
@@ -312,8 +313,8 @@ pub trait Device {
 
     /// Gives back the space of the blocks in `range`, which may reach beyond the last addressable
     /// block. The blocks are then a hole until they are [reserved](Self::reserve) again, and others
-    /// may use their space. If the space of this path can't have holes, nothing happens. The call
-    /// blocks. No operation on these blocks may be in flight.
+    /// may use their space. If the space of this path can't have holes, nothing happens. The caller
+    /// may have to wait long. No operation on these blocks may be in flight.
     ///
     /// # Errors
     /// The same as those of [`shrink`](Self::shrink).
@@ -325,7 +326,7 @@ pub trait Device {
     /// Allocates space for the holes in `range`. In a file, holes are blocks that a sparse copy
     /// left out, and blocks that were deallocated. The contents of the blocks do not change: a
     /// block that was a hole still reads as zeros. The allocation is stable when the call returns.
-    /// The call blocks. No operation on these blocks may be in flight.
+    /// The caller may have to wait long. No operation on these blocks may be in flight.
     ///
     /// Nothing happens if there are no holes, or if the file system allocates new space for each
     /// write anyway.
@@ -348,8 +349,8 @@ pub trait Device {
     }
 
     /// Turns the ranges that were [filled](Self::fill_holes) into holes again, if possible. The
-    /// call blocks. The ranges must not have been written to since they were filled, and no
-    /// operation on these ranges may be in flight.
+    /// caller may have to wait long. The ranges must not have been written to since they were
+    /// filled, and no operation on these ranges may be in flight.
     fn empty_holes(&mut self, filled: &FilledHoles) {
         let _ = filled;
     }

@@ -25,8 +25,8 @@ pub(crate) fn heed() -> Result<()> {
             .and_then(|_| flag::register(signal, Arc::clone(&asked)))
             .doing("handling signals")?;
     }
-    // If another thread was faster, `ASKED` keeps the flag of that thread. The handlers that the
-    // other thread registered set that flag.
+    // If another thread was faster, `ASKED` keeps the flag of that thread. That flag is set by the
+    // handlers that the other thread has registered.
     drop(ASKED.set(asked));
     Ok(())
 }

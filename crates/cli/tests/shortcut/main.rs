@@ -32,7 +32,7 @@ static LEASES: Mutex<()> = Mutex::new(());
 /// Time limit for waits that normally take only a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A file system whose logs can take the short path, a folder for the stages, and a file for the
+/// A file system on which logs can take the short path, a folder for the stages, and a file for the
 /// standard error of programs. A stage has the bytes of a log that are not in the log's file yet.
 struct Place {
     mounted: Mounted,

@@ -38,8 +38,8 @@ impl ListEdit<'_, '_> {
         let (mut size, mut len) = (bytes.len() - base, listpack::len(&bytes[*base..]));
         for more in sizes {
             (size, len) = (size + more, len + 1);
-            // An element takes at least two bytes. So if there are more elements than half the
-            // limit of bytes, the list is too large, whatever their sizes are, and the loop stops.
+            // An element takes at least two bytes. So if the count of elements is above half of the
+            // limit in bytes, the list is too large, however short the elements are.
             if self.limits.are_exceeded(size, len) || 2 * len > PACKED_SIZE_MAX {
                 self.tree();
                 return;

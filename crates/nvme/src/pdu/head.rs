@@ -14,7 +14,7 @@ pub struct Head {
     pub flags: u8,
     /// Size of the header with its digest, in bytes.
     pub header_size: usize,
-    /// Offset of the data in the PDU. If there is no data, it is the size of the PDU.
+    /// Offset of the data in the PDU. If there is no data, the offset is the size of the PDU.
     pub data_at: usize,
     /// Size of the data without its digest, in bytes.
     pub data_size: usize,
@@ -30,8 +30,8 @@ const PLEN_AT: u32 = 4;
 
 impl Head {
     /// Decodes and checks the common header. `data_size_max` is the most data, in bytes, that this
-    /// side accepts in one PDU. `alignment` is the alignment of data that this side has asked for,
-    /// in bytes; a smaller value than 4 counts as 4.
+    /// side accepts in one PDU. This side has asked its peer to align data to `alignment` bytes. A
+    /// value below 4 counts as 4.
     ///
     /// # Errors
     /// If a field is wrong. The error says which field.

@@ -136,8 +136,8 @@ impl Engine {
         }
     }
 
-    /// Limits how many expired keys a command that only reads may delete, because the command has
-    /// not asked for room in the log.
+    /// Called for a command that only reads. Limits how many expired keys may be deleted while the
+    /// command runs, because it has not asked for room in the log.
     pub(crate) fn limit_effects(&mut self, db: DbIndex) {
         if let Some(transaction) = &self.data.transaction {
             self.data.effects.limit(transaction.room);

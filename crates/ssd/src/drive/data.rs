@@ -40,8 +40,8 @@ impl fmt::Display for Data {
 }
 
 impl Data {
-    /// Opens the bytes of a drive of `lba_count` blocks. Also returns whether the bytes are new.
-    /// New bytes have no [room](Self::make_room) yet.
+    /// Opens the bytes of a drive of `lba_count` blocks. Also returns whether the bytes are new. If
+    /// so, their file stays empty until [`make_room`](Self::make_room) is called.
     pub(super) fn open(place: &DataPlace, lba_count: u64) -> Result<(Self, bool), OpenError> {
         let size = lba_count * LBA_SIZE as u64;
         match place {

@@ -1,9 +1,9 @@
 //! Measures write amplification (the WAF) in a true steady state.
 //!
 //! A drive that was just filled in sequence is far from steady: all pages of its units are valid,
-//! and the first victims (the units that the collector empties and erases) are better than any
-//! later victims. The host's writes are divided into windows. A window has as many writes as the
-//! drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
+//! and the first victims (the units that the collector empties and erases) cost less copying than
+//! any later victims. The host's writes are divided into windows. A window has as many writes as
+//! the drive has blocks. The probability that a block is not overwritten in one window is 1/e. The
 //! influence of the past decays at this rate, so the windows become more and more alike. The state
 //! counts as steady when two conditions hold: the WAFs of the last [`ALIKE`] windows differ by at
 //! most [`CLOSE`], and they neither rise from each window to the next, nor fall from each to the
@@ -69,8 +69,8 @@ impl fmt::Display for SteadyError {
             Self::Ended => write!(f, "the stream of writes ended before the drive was steady"),
             Self::Restless { last, before } => write!(
                 f,
-                "there is no steady state after writing the capacity {WINDOWS_MAX} times: the WAF \
-                 was {before:.3}, then {last:.3}"
+                "there is no steady state after writing the drive's capacity {WINDOWS_MAX} times: \
+                 the WAF was {before:.3}, then {last:.3}"
             ),
         }
     }

@@ -538,8 +538,9 @@ fn sgl_data(command: &[u8], data: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The ranges of a Dataset Management: each range's first block, and its end. If the data is yet to
-/// come, returns `count` empty ranges. `None` if a range is missing or beyond the drive.
+/// The ranges that a Dataset Management command names: each range's first block, and its end. If
+/// the data is yet to come, returns `count` empty ranges. `None` if a range is missing or beyond
+/// the drive.
 fn ranges_of(data: &[u8], count: usize, lba_count: u64) -> Option<Vec<(u64, u64)>> {
     if data.is_empty() {
         return Some(vec![(0, 0); count]);

@@ -191,7 +191,7 @@ impl<const STRINGS: usize> Leaf for HashedLeaf<STRINGS> {
         let end = self.heads().last().map_or(0, |(_, head)| head.end());
         let outside: usize = self.heads().map(|(_, head)| head.outside()).sum();
         assert_eq!(end, self.bytes.len(), "bytes follow the last element of a leaf");
-        assert_eq!(outside, self.outside.len(), "each outside string belongs to an element");
+        assert_eq!(outside, self.outside.len(), "each outside string must belong to an element");
         assert!(hashes.is_sorted(), "the elements of a leaf are not in the order of their hashes");
         let are_equal = hashes.first() == hashes.last();
         assert!(
