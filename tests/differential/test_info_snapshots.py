@@ -105,7 +105,7 @@ class Snapshots(TestCase):
                 self.assertEqual(ours, theirs)
 
     def look(self, client, *requests):
-        """The replies to requests that are sent at once, with INFO in a form that can be compared."""
+        """The replies to requests that are sent together. INFO is in a form that can be compared."""
         replies = []
         for request, (kind, reply) in zip(requests, client.pipeline([*requests, ["PING"]])):
             if request[0] == "INFO":
@@ -247,8 +247,8 @@ class Snapshots(TestCase):
             self.assertLessEqual(number["used_memory"], number["used_memory_peak"])
             self.assertGreater(number["used_memory_dataset"], KEY_COUNT * len(VALUE))
             if side is self.pair[0]:
-                # In stock, this sum need not be exact, because stock asks its allocator at two
-                # different moments.
+                # In stock, this difference need not be exact, because stock asks its allocator at
+                # two different moments.
                 rest = number["used_memory"] - number["used_memory_overhead"]
                 self.assertEqual(number["used_memory_dataset"], rest)
             self.assertLessEqual(number["used_memory_startup"], number["used_memory_overhead"])

@@ -21,7 +21,8 @@ pub(crate) fn open(
         .map_err(|error| explain(&error, spec))
 }
 
-/// As [`open`], for a device. Every operation on the device is recorded in the file `trace`.
+/// Opens a volume as [`open`] does, but only on a device. The device's writes, deallocations and
+/// flushes are recorded in the new file `trace`. If an emulated drive is missing, it is made.
 ///
 /// # Errors
 /// If the volume or the trace can't be opened. The error is a sentence with a remedy.

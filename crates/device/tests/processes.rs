@@ -1,5 +1,5 @@
-//! Tests that need a second process. For this, the program starts itself again, in another role. A
-//! path is one way to a file, with a queue of its own.
+//! Tests that need a second process. For this, the program starts itself again, in another role. In
+//! this crate, a path is one way to a file. Each path has its own queue of operations.
 
 #![expect(clippy::print_stdout, reason = "the processes talk through standard output")]
 #![expect(unsafe_code, reason = "only system calls can change the user and the limits")]
@@ -250,8 +250,8 @@ fn unreadable(above: &Path) {
     let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
         .expect("the user may make a directory");
     directory.flush_own_name().expect("the file system can be flushed");
-    // From here on, `syncfs`, which flushes a whole file system, fails. So if the next flush of the
-    // name fails, flushing the name calls `syncfs`. Then the flush above has called it as well.
+    // From here on, `syncfs` fails. This call flushes a whole file system. If the next flush of the
+    // name fails, that flush has called `syncfs`. So the flush above has called `syncfs`, too.
     without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
     assert!(
         directory.flush_own_name().is_err(),

@@ -176,7 +176,7 @@ fn with_the_log_it_is_the_data_set() {
         entries += before.len();
         left_out += before.len() - alone.len();
     }
-    eprintln!("{complete} complete, {left_out} of {entries} entries left out");
+    eprintln!("{complete} captures complete, {left_out} of {entries} entries left out");
     assert!(complete > ROUNDS / 2 && left_out > entries / 50);
 }
 

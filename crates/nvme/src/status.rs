@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Status(u16);
 
-/// The bit Do Not Retry. The phase bit is bit 0.
+/// The bit Do Not Retry. Bits are counted as in a completion, where the phase bit is bit 0.
 const DNR: u16 = 1 << 15;
 /// The bit More: the error log has more about this status.
 const MORE: u16 = 1 << 14;

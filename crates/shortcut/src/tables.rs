@@ -1,6 +1,6 @@
-//! How the keeper, the process that looks after the logs of programs, handles files that are
-//! overwritten in whole blocks. The keeper has a table of the debts of these files, and gives
-//! messages about the files. A file has a debt if it has changes that only the kernel can make
+//! What the keeper does for files that are overwritten in whole blocks. The keeper is the process
+//! that looks after the logs of programs. It has a table of the debts of these files, and reports
+//! how the files are written. A file has a debt if it has changes that only the kernel can make
 //! durable.
 
 use std::collections::HashSet;
@@ -105,8 +105,8 @@ fn remove_left_over(folder: &Path) {
     }
 }
 
-/// Counts for the processes of all running keepers: the files that are overwritten in whole blocks,
-/// and the writes and syncs of these files.
+/// The sums over the processes of all running keepers: the files that are overwritten in whole
+/// blocks, the writes that took the short path, and the syncs that found nothing to do.
 pub(crate) fn totals(folder: &Path) -> Totals {
     let mut totals = Totals::default();
     for (_, file) in tables(folder) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use slimio_device::{OpenError, WholeDevice};
 use slimio_ssd::{Clock, DriveOptions, EmulatedDrive, PREFIX};
 
-/// The drive's specification, if `path` names one.
+/// The specification of an emulated drive, if `path` names such a drive.
 pub(crate) fn spec(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix(PREFIX)
 }

@@ -237,7 +237,7 @@ impl InSteps for Msetnx {
     }
 }
 
-/// Whether each key has a value. If not, replies with the error.
+/// Whether each key has a value. If not, replies that the number of arguments is wrong.
 fn has_pairs(context: &mut Context<'_>, name: &str) -> bool {
     let has_pairs = !context.args.len().is_multiple_of(2);
     if !has_pairs {

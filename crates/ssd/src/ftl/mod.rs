@@ -36,7 +36,7 @@ use events::Events;
 use units::{Frontier, Units};
 use victims::VictimIndex;
 
-/// The number of a NAND page. Pages are numbered through all reclaim units.
+/// The number of a NAND page. The pages of all reclaim units are numbered consecutively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NandPage(pub u32);
 
@@ -119,7 +119,7 @@ pub struct Ftl {
 pub enum FtlError {
     /// The request reaches beyond the exported blocks.
     OutOfRange {
-        /// First block that is beyond the exported blocks.
+        /// First block of the request that is beyond the exported blocks.
         lba: u64,
         /// Number of exported blocks.
         lba_count: u64,
@@ -339,9 +339,9 @@ impl Ftl {
         Some(self.config.placement(group, handle).0)
     }
 
-    /// Maps a block to a page of this placement, unless the block is mapped already. A power cut
-    /// has undone the block's latest changes, perhaps a deallocation, so the block holds its last
-    /// stable data again. This does not count as a write.
+    /// Maps a block to a page of this placement, unless the block is mapped already. This is called
+    /// after a power cut. The cut has undone the block's latest changes, perhaps a deallocation, so
+    /// the block holds its last stable data again. This does not count as a write.
     pub(crate) fn bring_back(&mut self, lba: u64, placement: u16) {
         if self.page_of(lba).is_none() {
             let counters = self.counters.clone();
