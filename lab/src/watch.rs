@@ -26,8 +26,8 @@ pub struct Seen {
     pub pss_bytes_before: u64,
     /// The same memory at its peak.
     pub pss_bytes_peak: u64,
-    /// Times of the child (stock Redis) or the threads (SlimIO) that save, at the last sample that
-    /// found them; `None` if no sample did.
+    /// How the child (stock Redis) or the threads (SlimIO) that save had spent their time when a
+    /// sample last found them; `None` if no sample found them.
     pub saver: Option<RunTime>,
 }
 

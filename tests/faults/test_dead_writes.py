@@ -36,7 +36,8 @@ class DeadWrites(TestCase):
         self.held, volume = device.held, device.volume
         server = Server(volume=volume, start=False, log_segment_size="1mb", **flags)
         self.addCleanup(server.close)
-        # This cleanup runs first, because a write in a system call keeps the server from ending.
+        # Cleanups run in reverse order, so the writes are let go before the server is closed. A
+        # held write in a system call would keep the server from ending.
         self.addCleanup(self.held.let_go)
         self.values = {}
         for _ in range(TRIES):

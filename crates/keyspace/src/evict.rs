@@ -189,7 +189,7 @@ impl Pool {
 
     /// Panics with a message if an invariant of the pool does not hold.
     pub(crate) fn check(&self) {
-        assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst comes last");
+        assert!(self.candidates.is_sorted_by_key(|one| one.rank), "the worst must come last");
         for (index, one) in self.candidates.iter().enumerate() {
             let same = |other: &Candidate| (other.db, other.hash) == (one.db, one.hash);
             assert!(!self.candidates[..index].iter().any(same), "a candidate occurs twice");
@@ -241,7 +241,7 @@ impl Keyspace {
     }
 
     /// Evicts the key that ranks highest by the current policy among the drawn keys. Adds the
-    /// deletion to `effects`. The deletion refers to no request. Returns how many bytes of
+    /// deletion to `effects`. The deletion uses no argument of a request. Returns how many bytes of
     /// [`used_bytes`](Self::used_bytes) were freed. Returns `None` if no key may be evicted, or if
     /// there is [no room](Effects::lacked_room) to log the deletion.
     ///

@@ -100,8 +100,8 @@ fn name_of(node: &Path) -> Option<String> {
     Some(node.file_name()?.to_string_lossy().into_owned())
 }
 
-/// The kernel's limit in bytes of a passthrough command's data, from the settings of the device's
-/// queue; `None` if the kernel does not report it.
+/// The largest size of the data of a passthrough command that the kernel accepts, in bytes. It
+/// follows from the settings of the device's queue. `None` if the kernel does not report them.
 pub(crate) fn transfer_size_max(queue: &Path) -> Option<u64> {
     let read = |name| -> io::Result<u64> {
         let text = fs::read_to_string(queue.join(name))?;

@@ -32,11 +32,11 @@ const GIVEN_UP_MAX: u32 = 16;
 /// Room after the result, in bytes. Copies of fixed size may go beyond the end of the result.
 const SLACK: usize = LITERALS_MAX + 8;
 
-/// Compresses one string after the other. Between strings, it only keeps how many strings in a row
-/// did not shrink.
+/// Compresses one string after the other. From one string to the next, it remembers only how many
+/// strings in a row did not shrink.
 #[derive(Debug)]
 pub struct Compressor {
-    /// For each hash, the last place in the input of four bytes with that hash, or 0.
+    /// For each hash, the place in the input where four bytes with this hash occurred last, or 0.
     table: Box<[u32; 1 << TABLE_BITS_MAX]>,
     out: Vec<u8>,
     /// Count of strings in a row that did not shrink.

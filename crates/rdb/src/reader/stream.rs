@@ -68,7 +68,7 @@ pub enum StreamPart {
         /// How many entries the group has read, if that is known.
         read_count: Option<u64>,
     },
-    /// An entry that the group has delivered, and nobody has acknowledged.
+    /// An entry that the group has delivered, but that nobody has acknowledged.
     Pending {
         /// The entry.
         id: StreamId,

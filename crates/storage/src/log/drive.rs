@@ -105,7 +105,7 @@ impl Log {
     /// them.
     fn submit_closed(&mut self, device: &mut dyn Device, now: Instant) -> bool {
         let mut is_queued = false;
-        // One entry of the device's queue is left for a flush.
+        // One entry of the device's queue is kept free for a flush.
         let in_flight_max = WAL_IN_FLIGHT_MAX.min(device.geometry().in_flight_max as usize - 1);
         while device.in_flight() < in_flight_max.max(1) {
             let Some(batch) = self.closed.pop_front() else { break };
@@ -274,8 +274,9 @@ impl Log {
         if self.latch.is_none() {
             self.advance();
         }
-        // The marks of durable records are dropped even if a write has failed, because a flush that
-        // succeeded before the failure has made its records durable.
+        // A mark says when the log first saw some records. The marks of durable records are dropped
+        // even if a write has failed, because a flush before the failure may have made records
+        // durable.
         let durable = self.durable;
         self.marks.retain(|&(end, _)| end > durable);
     }
@@ -293,7 +294,7 @@ impl Log {
             if flight.private_from.is_some() && !is_planted("private-still-counted") {
                 assert!(
                     self.private_count > 0,
-                    "a batch that dies with the process was not counted"
+                    "a batch with records that die with the process was not counted"
                 );
                 self.private_count -= 1;
             }

@@ -1,5 +1,6 @@
 //! How one string of a leaf is stored. A string that is too long for the leaf itself is *outside*:
-//! in a list that belongs to the leaf.
+//! in a list that belongs to the leaf. In the leaf itself, a string is stored as an integer or as a
+//! *text*, which is the string's own bytes.
 
 use slimio_resp::Arg;
 
@@ -128,7 +129,7 @@ impl<'a> Stored<'a> {
         stored
     }
 
-    /// Writes the bytes that the leaf holds.
+    /// Writes the bytes that the leaf holds for the string.
     pub(super) fn write(&self, out: &mut [u8]) {
         if self.code.0 > NO_TEXT {
             out.copy_from_slice(&self.integer[..out.len()]);
@@ -141,7 +142,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The bytes that the leaf holds; `None` if the argument is in several pieces.
+    /// The bytes that the leaf holds for the string; `None` if the argument is in several pieces.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         match self.arg {
             _ if self.code.0 > NO_TEXT => Some(&self.integer[..self.code.size()]),

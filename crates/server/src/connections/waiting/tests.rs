@@ -42,8 +42,8 @@ impl Served {
         conn
     }
 
-    /// Makes clients wait for a key, and pushes an element for each of them. There are
-    /// more clients than one turn serves.
+    /// Makes clients wait for a key, and pushes an element for each of them. There are more clients
+    /// than one turn serves.
     fn push_much(&mut self) {
         for _ in 0..=SERVED_MAX {
             self.join("BLPOP k 0\r\n");
