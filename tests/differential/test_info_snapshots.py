@@ -105,7 +105,7 @@ class Snapshots(TestCase):
                 self.assertEqual(ours, theirs)
 
     def look(self, client, *requests):
-        """The replies to requests that are sent together. INFO gets a form that can be compared."""
+        """The replies to requests that are sent together. Replies to INFO are made comparable."""
         replies = []
         for request, (kind, reply) in zip(requests, client.pipeline([*requests, ["PING"]])):
             if request[0] == "INFO":

@@ -13,7 +13,7 @@ use crate::{FLUSH_AFTER, LatchCause, Lifetime, Lsn, Policy, WRITE_AFTER};
 /// The token of every flush. One token is enough, because at most one flush is in flight.
 const FLUSH_TOKEN: Token = Token(u64::MAX);
 
-/// Records that were seen within this time of each other count as equally old.
+/// Records that the log first saw within this time of each other count as equally old.
 const MARK_SPAN: Duration = Duration::from_millis(10);
 
 impl Log {
@@ -54,8 +54,8 @@ impl Log {
         }
     }
 
-    /// Sets how far the log must become durable next, because of the policy, a release or a
-    /// snapshot.
+    /// Sets how far the log must become durable next. This depends on the policy, on segments that
+    /// are to be released, and on snapshots.
     fn aim(&mut self, now: Instant) {
         let is_old = || {
             self.oldest_undurable()
@@ -71,7 +71,8 @@ impl Log {
             }
             _ => {}
         }
-        // Under a policy that never flushes, a release would never happen without this target.
+        // A release of segments waits until `release_to` is durable. Without this target, it would
+        // wait forever under a policy that never flushes.
         if self.release_to > self.durable && self.is_release_due() {
             self.flush_target = self.flush_target.max(Some(self.release_to));
         }
