@@ -120,9 +120,9 @@ pub(crate) fn process(path: &Path) -> Option<u32> {
     })
 }
 
-/// Locks a device for reading, until the result is closed or the process ends. By this lock, even
-/// processes that are not allowed to look at our descriptors see that a living process has the
-/// device. The lock keeps no process out, and udev ignores locks of this kind.
+/// Locks a device for reading, until the result is closed or the process ends. The lock shows that
+/// a living process has the device. Even processes that are not allowed to look at our descriptors
+/// can see the lock. The lock keeps no process out, and udev ignores locks of this kind.
 ///
 /// # Errors
 /// When the kernel can't lock.
@@ -150,8 +150,9 @@ pub(crate) fn of_lock(file: &File) -> Option<u32> {
     holder_in(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// Like [`of_lock`], but only if that process lives and has the file open. If only an operation in
-/// flight still keeps the file, no process has a descriptor of the file.
+/// Like [`of_lock`], but only if that process lives and has the file open. The lock may have
+/// outlived its process, because an operation in flight still uses the file. Then no process has a
+/// descriptor of the file.
 pub(crate) fn living_of_lock(file: &File) -> Option<u32> {
     let (holder, own) = (of_lock(file)?, file.metadata().ok()?);
     let open = fs::read_dir(format!("/proc/{holder}/fd")).ok()?.flatten();
@@ -194,7 +195,8 @@ fn writes(process: &Path, family: &Family) -> bool {
     })
 }
 
-/// Whether `fdinfo` describes a descriptor that can be written to.
+/// Whether `about`, the text of a file in `/proc/PID/fdinfo`, describes a descriptor that can be
+/// written to.
 fn is_for_writing(about: &str) -> bool {
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());

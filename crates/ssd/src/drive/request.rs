@@ -1,4 +1,4 @@
-//! The requests that change a drive's mapping, as entries of its journal.
+//! The requests that change a drive's mapping, counters or events, as entries of its journal.
 //!
 //! ```text
 //! | checksum | sequence | time in ms | kind | flag | placement | lba | count |
@@ -70,7 +70,8 @@ impl Request {
         }
     }
 
-    /// The fields of an entry: kind, flag, placement, lba and count.
+    /// The fields of an entry: kind, flag, placement, lba and count. An `Enable` stores its handle
+    /// as the placement, and its kind of event as the lba.
     fn fields(self) -> (u8, bool, u16, u32, u32) {
         match self {
             Self::Write { lba, count, placement } => (1, false, placement, lba, count),
@@ -136,7 +137,7 @@ impl Entry {
         is_next.then_some(Self { sequence, time_ms: six(bytes, 14), request })
     }
 
-    /// The sequence number in these bytes, if they are an entry.
+    /// The sequence number in these bytes. It is meaningless if the bytes are not an entry.
     pub(super) fn sequence(bytes: &[u8; ENTRY_SIZE]) -> u64 {
         six(bytes, 8)
     }

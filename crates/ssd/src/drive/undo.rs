@@ -12,7 +12,8 @@ use super::data::Data;
 /// held nothing.
 pub(super) type Held = Option<(Box<[u8]>, u16)>;
 
-/// Writes and deallocations that are not stable, and what they have replaced.
+/// Writes and deallocations that are not stable (a power cut may undo them), and what they have
+/// replaced.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     next_id: u64,

@@ -30,8 +30,8 @@ struct Promise {
 fn promise(client: &Client, policy: Policy, death: Death) -> Promise {
     let at_least = match (death, policy) {
         (Death::Process, _) | (Death::Power, Policy::Always) => client.acknowledged,
-        // A power cut may take records that were acknowledged but not flushed yet. Recovery must
-        // bring back every record that was flushed.
+        // In a power cut, records that were acknowledged but not flushed yet may be lost. Recovery
+        // must bring back every record that was flushed.
         (Death::Power, Policy::EverySec | Policy::No) => client.durable,
     };
     Promise { at_least, at_most: client.appended }
@@ -95,8 +95,8 @@ pub(crate) struct Plan {
     /// image of each outcome. Two images have the same outcome if equally many records came back,
     /// and if the mapped memory was lost in both or in neither.
     pub(crate) second_at_every: u64,
-    /// Each time this many more records were appended, all records are released: the log may drop
-    /// them, and recovery need not bring them back.
+    /// Whenever the number of appended records is a multiple of this, all of them are released: the
+    /// log may drop them, and recovery need not bring them back.
     pub(crate) release_every: Option<usize>,
     /// Whether all records have between 700 and 800 bytes. Otherwise their sizes are mixed.
     pub(crate) small: bool,
