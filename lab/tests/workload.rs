@@ -1,5 +1,5 @@
-//! The workload of the recordings, driven against a stock server: how far the server's log can
-//! grow, and which failures end the workload.
+//! Runs the workload of the lab's recordings against a stock server. The tests check how far the
+//! server's log can grow, when snapshots begin, and which failures end the workload.
 #![expect(clippy::unwrap_used, reason = "if a test cannot go on, it fails")]
 
 mod common;
@@ -23,7 +23,7 @@ fn workload() -> Workload {
     Workload { repetitions: 2, ..Workload::scaled(64 << 20) }
 }
 
-/// A stock server whose snapshots take a second, so that clients log much during each snapshot.
+/// A stock server whose snapshots take a second, so that its log grows much during each snapshot.
 fn slow_stock(scratch: &Scratch) -> Option<Server> {
     let mut config = scratch.stock(Policy::EverySec)?;
     config.extra = ["--rdb-key-save-delay", "500"].map(Into::into).to_vec();
@@ -35,7 +35,8 @@ fn clients_are_held_back_by_all_of_the_log() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
     let workload = workload();
-    // The log may exceed the limit by the records that are logged between two checks.
+    // Now and then, the workload checks whether the log has more than `hold_back_bytes`. The log
+    // may exceed this limit by the records that are logged between two checks.
     let data_bytes = workload.key_count * RECORD_BYTES;
     let most = data_bytes + workload.hold_back_bytes + workload.requests / 32 * RECORD_BYTES;
     let (times, largest) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -60,7 +61,7 @@ fn clients_are_held_back_by_all_of_the_log() {
 fn a_snapshot_begins_when_a_rewrite_has_freed_what_it_can() {
     let scratch = Scratch::new();
     let Some(server) = slow_stock(&scratch) else { return };
-    // The log reaches its limit towards the end of each repetition.
+    // The log reaches `log_bytes`, and is rewritten, towards the end of each repetition.
     let workload = workload();
     let requests = workload.log_bytes / 4096;
     let workload = Workload { repetitions: 4, requests, ..workload };

@@ -247,8 +247,8 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
     if is_marked {
         unfinished::mark(&mut *superblock_path).map_err(failed)?;
     }
-    // The three copies after the mark are zeroed, because an old copy with a higher sequence must
-    // not win. The last update overwrites the mark.
+    // The three copies after the mark are zeroed. Otherwise, an old copy with a higher sequence
+    // would count as the superblock in force. The update at the end overwrites the mark.
     for copy in usize::from(is_marked)..layout::SUPERBLOCK_COPIES {
         let lba = copy_lba(copy, geometry.super_lbas);
         let lbas = layout::SUPERBLOCK_COPY_LBAS;
@@ -280,14 +280,14 @@ pub fn format(media: &mut dyn Media, options: &FormatOptions) -> Result<(), Erro
         has_types: true,
     };
     superblock.write(&mut *superblock_path).map_err(failed)?;
-    // The second update fills the other two copies.
+    // This write has filled two copies. An update fills the other two.
     let checksum = superblock.encode().1;
     let mut keeper = Keeper::new(superblock, checksum, media);
     keeper.update(&mut *superblock_path, |_| {}).map_err(failed)
 }
 
-/// Opens a volume. Reads what is on the volume, hands the root snapshot's chunks and then every
-/// record after the root to `sink`, in order, and makes the log ready for more records.
+/// Opens a volume. Reads what is on the volume. Hands the root snapshot's chunks to `sink`, in
+/// order, and then every record after the root. Then makes the log ready for more records.
 ///
 /// # Errors
 /// If the volume can't be read exactly, or if `sink` refuses a chunk or a record: the volume is
@@ -344,9 +344,9 @@ pub fn recover(
                 RootChoice::OnDemand => {
                     superblock.start_log_at(start, Snapshots::make_on_demand_root);
                 }
-                // A salvaged log may end before the place where, by the superblock, the log starts.
-                // The start then moves back to the log's end. If it did not, the next recovery
-                // would skip the records that are appended from now on.
+                // The superblock says where the log starts. A salvaged log may end before that
+                // place. The start then moves back to the log's end. If it did not, the next
+                // recovery would skip the records that are appended from now on.
                 RootChoice::InForce
                     if lsn < superblock.start.lsn && !is_planted("salvaged-uncounted") =>
                 {
@@ -450,7 +450,7 @@ fn make_durable(
 ) -> Result<(), Error> {
     while log.durable() < log.appended() {
         log.request_durable();
-        // The result is ignored, because the wait below also starts what this call submits.
+        // No kick is needed, because the wait below also starts the submitted operations.
         let _ = log.drive(log_path, now);
         let is_stuck = log.stats().in_flight == 0;
         log.wait(log_path, None);

@@ -1,6 +1,6 @@
 //! Power cuts on an emulated SSD with a volatile cache. The volume on the SSD is opened as the
-//! server opens it. One drive goes through many random lives. Each life ends when power is cut at
-//! some operation, which may be during recovery.
+//! server opens it. Each drive goes through many random lives. A life ends when the power is cut:
+//! at a random operation, which may be during recovery, or after the last step of the life.
 
 use slimio_device::LBA_SIZE;
 use slimio_sim::Random;
@@ -23,7 +23,7 @@ const LAYOUT: FormatOptions = FormatOptions {
 
 const DRIVES: u64 = 12;
 
-/// Number of lives on each drive that end with a power cut.
+/// Number of lives on each drive in which the power is cut at a random operation.
 const LIVES: usize = 16;
 
 /// The largest number of steps of a life. After these steps, power is cut.
@@ -77,7 +77,7 @@ fn lose_buffers(drive: &SwitchedDrive, random: &mut Random) {
 /// Totals over several lives.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Lives that ended before their first command.
+    /// Lives that ended before the volume was open.
     in_recovery: usize,
     /// Records that were reported durable, so no power cut may lose them.
     promised: usize,
@@ -85,7 +85,8 @@ struct Tally {
     deallocated_bytes: u64,
 }
 
-/// Runs [`LIVES`] lives on one drive, and then one life without a power cut.
+/// Runs [`LIVES`] lives on one drive, and then one life in which the power is cut only after the
+/// last step.
 fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let mut random = Random::new(seed);
     let drive = SwitchedDrive::new(spec, seed);
@@ -93,7 +94,7 @@ fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
-        // In every life but the last, power is cut during recovery or later.
+        // In every life but the last, the power is cut after this many operations.
         let operations = 1 + any_size(&mut random, 13);
         drive.turn_on((life < LIVES).then_some(operations));
         let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {
