@@ -3,9 +3,9 @@
 //! The time from a start to the next death is a life. Each life goes on with the data of the life
 //! before.
 //!
-//! Under every policy that keeps a log, the list below must hold whenever the process dies. (Stock
-//! Redis fulfils the list under `always` and `no`. Under `everysec`, while a flush is under way,
-//! stock Redis acknowledges writes that wait in its own memory. Within a few dozen lives, the
+//! Under every policy that keeps a log, each promise below must hold whenever the process dies.
+//! (Stock Redis keeps all of them under `always` and `no`. Under `everysec`, while a flush is under
+//! way, stock Redis acknowledges writes that wait in its own memory. Within a few dozen lives, the
 //! ledger finds that such writes are missing.)
 //!
 //! - every acknowledged write is there;

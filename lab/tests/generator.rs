@@ -1,5 +1,5 @@
-//! The generator against a server that stalls on purpose, and against a server whose replies are
-//! nonsense.
+//! Tests the load generator with a server that stalls on purpose, and with servers that reply with
+//! an error or with nonsense.
 
 #![expect(clippy::unwrap_used, reason = "if a helper fails, the test fails")]
 
@@ -93,8 +93,8 @@ fn open_loop_counts_all_that_was_due_during_a_stall() {
     let mut generator = connect(address, Arrival::Fixed { per_s: PER_SECOND });
     let report = generator.run(Until::Elapsed(STALL * 2)).unwrap();
 
-    // The requests that become due in the stall, at least `SLOW` before its end, must be the slow
-    // ones.
+    // The slow requests must be those that become due during the stall, at least `SLOW` before its
+    // end.
     let slept = *server.slept.read().unwrap();
     let expected = slept.saturating_sub(SLOW).as_secs_f64() * PER_SECOND;
     let slow = slower_than(&report, SLOW) as f64;

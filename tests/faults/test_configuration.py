@@ -1,4 +1,4 @@
-"""Directives that are wrong: each is refused with a helpful message."""
+"""Directives in flags and files. A wrong directive is refused with a helpful message."""
 
 import os
 

@@ -1,7 +1,8 @@
 """SIGKILL and SIGTERM under load, fifty times each, under each policy: no acknowledged write is
 lost.
 
-A kill comes after a random number of acknowledged writes, so it meets requests at every stage.
+A kill comes after a random number of acknowledged rounds, so it meets requests at every stage.
+A round is a few writes of a client.
 """
 
 import random
@@ -22,9 +23,10 @@ ROUNDS_AT_ONCE = 5
 class Writer:
     """One connection that counts up, and records the last acknowledged numbers.
 
-    Round n is `INCR count`, then a transaction that sets `a` and `b` to n, then a value. In some
-    rounds this value has many blocks. So after any crash, `a` equals `b`, and `count` equals `a` or
-    is one more. All three are between the last acknowledged and the last sent round.
+    Round n is `INCR count`, then a transaction that sets `a` and `b` to n, then a `SET` of `big`.
+    In some rounds, the value of `big` has many blocks. After any crash, `a` must equal `b`, and
+    `count` must equal `a` or be one more. All three must be between the last acknowledged and the
+    last sent round.
     """
 
     def __init__(self, name):

@@ -1,4 +1,5 @@
-/* Runs a program, and kills it with all of its threads on the way into its Nth system call:
+/* Runs a program, and kills it when one of its threads enters the program's Nth system call (N is
+ * NUMBER):
  *
  *     kill_at NUMBER every|changing PROGRAM [ARGUMENT]...
  *
@@ -6,7 +7,8 @@
  * point between two such calls leaves the same state. Of successive calls of the same kind on the
  * same descriptor, it counts only the first few. The calls of all threads are counted together.
  * kill_at ends in the way in which the program ended. After a kill, kill_at ends by SIGKILL, and
- * the last line of standard error names the call. A program that makes fewer calls ends by itself.
+ * the last line of standard error names the call. A program that makes fewer than NUMBER calls ends
+ * by itself.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -15,9 +15,9 @@ use slimio_nvme::{Command, Completion, Sgl, Status, opcode};
 use crate::Error;
 use crate::error::name_of;
 
-/// The most bytes of data in one PDU from the target, and in one command.
+/// The largest number of data bytes in one PDU from the target, and in one command.
 pub const DATA_SIZE_MAX: usize = 4 << 20;
-/// The most bytes of a PDU from the target. Longer PDUs are refused.
+/// The largest number of bytes in a PDU from the target. Longer PDUs are refused.
 pub(crate) const PDU_SIZE_MAX: usize = DATA_SIZE_MAX + 256;
 
 /// The caller's name for a command in flight. It comes back in the command's [`Outcome`].
@@ -76,9 +76,10 @@ pub struct Transport {
     /// The alignment in bytes that the host wants for the data in PDUs from the target. It is a
     /// multiple of 4, from 4 to 128.
     pub alignment: usize,
-    /// The most commands in flight. The queue has one entry more, which always stays empty.
+    /// The largest number of commands in flight. The queue has one entry more, which always stays
+    /// empty.
     pub in_flight_max: u16,
-    /// The most in-capsule data, in bytes.
+    /// The largest number of bytes of in-capsule data in one command.
     pub in_capsule_size_max: usize,
 }
 
@@ -90,7 +91,7 @@ pub struct Protocol {
     digests: Digests,
     /// The alignment in bytes that the target wants for the data in PDUs from the host.
     target_alignment: usize,
-    /// The most bytes of data in an H2CData PDU.
+    /// The largest number of data bytes in an H2CData PDU.
     h2c_data_size_max: usize,
     /// The commands in flight, by command identifier.
     in_flight: Vec<Option<InFlight>>,
@@ -257,8 +258,8 @@ impl Protocol {
         head.map(Some).map_err(|error| self.terminated(error.into(), common))
     }
 
-    /// If the target broke the protocol, adds a request to the output that tells the target what is
-    /// wrong. Returns the error.
+    /// If the target broke the protocol, tells the target what is wrong, by a request in the
+    /// output. Returns the error.
     fn terminated(&mut self, error: Error, wrong: &[u8]) -> Error {
         if let Error::Pdu(error) = &error {
             TermReq::push(&mut self.out, Kind::H2cTermReq, *error, wrong);

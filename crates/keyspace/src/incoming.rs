@@ -15,7 +15,7 @@ use crate::kinds::Builder;
 use crate::table::BucketSlot;
 use crate::value::Value;
 
-/// Limit of the bytes of an element that a message shows.
+/// A message shows at most this many bytes of an element.
 const SHOWN_SIZE_MAX: usize = 64;
 
 /// The part of a value that was read so far.
@@ -59,7 +59,7 @@ impl fmt::Display for ValueRefused {
 impl std::error::Error for ValueRefused {}
 
 impl Incoming {
-    /// A value of this RDB type without its parts, for this keyspace.
+    /// A value of this RDB type, for this keyspace. No part of the value is read yet.
     ///
     /// # Errors
     /// [`ValueRefused::Kind`].

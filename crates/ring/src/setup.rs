@@ -108,7 +108,7 @@ impl Features {
 /// ```
 /// match slimio_ring::probe() {
 ///     Ok(features) => println!("io_uring works: {features:?}"),
-///     Err(refused) => println!("plain system calls must do, because {refused}"),
+///     Err(refused) => println!("only plain system calls can be used, because {refused}"),
 /// }
 /// ```
 ///
@@ -134,7 +134,7 @@ fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     Ok(ring)
 }
 
-/// Finds out whether rings for commands of the NVMe driver can be made (kernel 5.19).
+/// Finds out whether rings for commands to the NVMe driver can be made (kernel 5.19).
 ///
 /// # Errors
 /// Why no such ring can be made.

@@ -28,7 +28,7 @@ const AHEAD_AT_ONCE_MAX: u64 = 1 << 20;
 const ZEROS_LBAS: usize = 64;
 
 impl<F: AsFd> LogFile<F> {
-    /// One step of the keeper's work for the log: fills the file with zeros ahead, and writes
+    /// One step of the keeper's work for the log: adds zeros ahead of the log's end, and writes
     /// staged bytes if the stage fills up. Returns whether more work is left. Each step takes about
     /// as long as a write of 256 KiB.
     ///
@@ -73,9 +73,9 @@ impl<F: AsFd> LogFile<F> {
         Ok(false)
     }
 
-    /// Makes all appended bytes durable. Returns whether the log is at rest, that is, whether the
-    /// staged bytes still end at `staged_to`. If the log is at rest, the process that appends next
-    /// notifies the keeper. If not, the keeper looks at the log again by itself.
+    /// Makes all appended bytes durable. Returns whether the log is at rest: the staged bytes still
+    /// end at `staged_to`, or there is no log any more. If the log is at rest, the process that
+    /// appends next notifies the keeper. If not, the keeper looks at the log again by itself.
     ///
     /// # Errors
     /// If a write or flush fails. All later writes and syncs then fail too.
@@ -87,7 +87,7 @@ impl<F: AsFd> LogFile<F> {
         Ok(rests)
     }
 
-    /// Fills the space that `more` bytes need with zeros, and a little more space if possible.
+    /// Writes zeros to the space that `more` bytes need, and to a little more space if possible.
     pub(crate) fn zero_for(&self, staged: &mut Staged<'_>, more: u64) -> io::Result<()> {
         let (start, is_append) = (staged.zeroed(), staged.is_append());
         let needed = end_of_block(staged, more);

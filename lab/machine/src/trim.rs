@@ -1,5 +1,5 @@
 //! `cargo x lab trim`: fio writes and trims emulated drives over NVMe/TCP. The write amplification
-//! that each drive counts is compared with the formula's value.
+//! that each drive counts is compared with the value of a formula in `slimio_ssd::model`.
 
 use std::fmt::Write as _;
 use std::fs;

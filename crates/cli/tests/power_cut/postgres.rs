@@ -1,4 +1,4 @@
-//! PostgreSQL with its default settings.
+//! Power cuts under PostgreSQL with its default settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -91,8 +91,8 @@ impl Program for Postgres {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // The file has the process id of the server before the cut. By now, a process of another
-        // test may have that id. Then the server would refuse to start.
+        // This file has the process id of the server that ran before the cut. By now, a process of
+        // another test may have that id. Then the new server would refuse to start.
         let _ = fs::remove_file(data(place).join("postmaster.pid"));
         let _running = self.serve(place, true)?;
         summed_up(&self.ask(place, SUMMARY)?, Self::CLIENTS)

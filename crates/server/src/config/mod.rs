@@ -139,7 +139,7 @@ impl Config {
         }
     }
 
-    /// One directive of a file or flag.
+    /// Applies one directive of a file or flag.
     fn apply(&mut self, name: &str, words: &[Vec<u8>], depth: usize) -> Result<(), ConfigError> {
         if name.eq_ignore_ascii_case("include") {
             return self.include(words, depth);

@@ -131,7 +131,7 @@ fn large_arguments_land_in_the_callers_memory_and_nothing_is_lost_around_them() 
                     assert!(filling.buffer.len() <= wanted);
                     got.extend_from_slice(&filling.buffer);
                 }
-                Came::Received(..) => panic!("the bytes did not go into the memory to fill"),
+                Came::Received(..) => panic!("the bytes did not go into the memory of `fill`"),
                 other => panic!("{other:?}"),
             }
         }

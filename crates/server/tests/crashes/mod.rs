@@ -6,7 +6,8 @@
 //! A second server without a volume runs the same units (commands or transactions) at the same time
 //! of day, and shows what was in memory after each unit. So these tests need not know what a
 //! command does. Both servers' clocks move only between batches, between lives, and during
-//! recovery. An expired key is gone on both servers, whichever command touches it first.
+//! recovery. So a key has expired on both servers or on neither, whichever command touches it
+//! first.
 
 mod life;
 #[path = "../../../storage/tests/suite/common/media.rs"]
@@ -207,7 +208,8 @@ fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happen
     directives.set("hz", "10").unwrap();
     let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
     let (mut client, _idle) = (server.connect(), server.connect());
-    // Operations stay queued for more polls than background work makes after the last request.
+    // Operations stay queued for 40 polls. After the last request, background work alone would make
+    // fewer polls.
     disk.faults(|faults| faults.untaken_polls = 40);
     for policy in ["everysec", "always"] {
         assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");
@@ -252,8 +254,8 @@ fn who_waits_for_a_log_that_is_ended_is_told() {
     for key in 0..8 {
         assert_eq!(one.call(&["SET", &format!("k{key}"), &value]), "+OK\r\n");
     }
-    // The log can resume only after a snapshot, and there is no space for one. So the log has no
-    // writes.
+    // The log can resume only after a snapshot, and there is no space for one. So no write reaches
+    // the log.
     disk.faults(|faults| faults.full = true);
     turn("yes");
     one.send(&["WAITAOF", "1", "0", "0"]);

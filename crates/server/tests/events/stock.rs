@@ -142,7 +142,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Sends a request to both servers, and compares the kinds of the replies and the events.
+    /// Sends a request to both servers. Compares the events, and whether the replies are errors.
     fn run(&mut self, words: &[Vec<u8>], context: &str) {
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         self.ours.send_bytes(&crate::common::encode(&words));

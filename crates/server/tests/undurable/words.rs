@@ -40,11 +40,12 @@ const WORDS: [&str; 26] = [
     "new",
 ];
 
-/// The word that stands for a random key in a line.
+/// In [`LINES`], this word stands for a random key.
 const KEY: &str = "KEY";
 
-/// Argument lines for rows for which random words would rarely be valid, or would do harm. Each
-/// entry has the name of the row, whether only these lines may follow the name, and the lines.
+/// Lines of arguments for some rows, because random arguments would rarely be valid there, or would
+/// do harm. An entry has the name of the row, then whether the row gets no other arguments, then
+/// the lines.
 const LINES: &[(&str, bool, &[&str])] = &[
     ("auth", true, &["word", "default word"]),
     // With other timeouts, the test would wait for long.

@@ -80,7 +80,8 @@ fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
     }
 }
 
-/// A deallocation reserves its room in the journal as soon as it begins.
+/// A deallocation reserves room in the journal as soon as it begins. When it is cancelled, it must
+/// give the room back.
 #[test]
 fn cancelled_deallocations_leave_their_room_in_the_journal() {
     let folder = tempfile::tempdir().expect("a directory for the test");
@@ -105,8 +106,8 @@ fn operations_complete_when_they_are_due_and_in_that_order() {
     let drive = drive(&real());
     let mut queue = drive.open_queue();
     let before = Instant::now();
-    // The first operation programs two pages on one die. The second operation waits for one page on
-    // another die. The third one reads a block that holds nothing.
+    // The first operation programs two pages on one die. The second operation waits until another
+    // die has programmed one page. The third one reads a block that holds nothing.
     queue.begin(Token(1), write(0, 9, 1, true), before);
     queue.begin(Token(2), Op::Read { lba: Lba(3), buffer: Buffer::zeroed(1) }, before);
     queue.begin(Token(3), Op::Read { lba: Lba(100), buffer: Buffer::zeroed(1) }, before);

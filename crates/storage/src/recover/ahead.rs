@@ -125,7 +125,8 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// Keeps reads in flight, and reads at least up to `end`.
+    /// Submits reads until as many as allowed are in flight. Beyond `end`, it reads only while
+    /// fewer than [`CHUNKS_IN_FLIGHT`] chunks are held.
     fn submit(&mut self, device: &mut dyn Device, end: u64) {
         let mut is_queued = false;
         while self.next < self.end()

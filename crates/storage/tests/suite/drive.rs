@@ -23,7 +23,7 @@ const LAYOUT: FormatOptions = FormatOptions {
 
 const DRIVES: u64 = 12;
 
-/// Number of lives on each drive in which the power is cut at a random operation.
+/// Number of lives on each drive, apart from the last one.
 const LIVES: usize = 16;
 
 /// The largest number of steps of a life. After these steps, power is cut.
@@ -85,8 +85,8 @@ struct Tally {
     deallocated_bytes: u64,
 }
 
-/// Runs [`LIVES`] lives on one drive, and then one life in which the power is cut only after the
-/// last step.
+/// Runs [`LIVES`] lives on one drive, and then a last life, in which the power is cut only after
+/// its last step.
 fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let mut random = Random::new(seed);
     let drive = SwitchedDrive::new(spec, seed);
@@ -94,7 +94,7 @@ fn live(spec: &str, seed: u64, tally: &mut Tally) {
     let (mut oracle, mut at_least) = (Oracle::default(), 0);
     for life in 0..=LIVES {
         let context = format!("{spec}, seed {seed}, life {life}");
-        // In every life but the last, the power is cut after this many operations.
+        // In every life but the last, the power is cut after this many operations at the latest.
         let operations = 1 + any_size(&mut random, 13);
         drive.turn_on((life < LIVES).then_some(operations));
         let Some((volume, recovered)) = open(&drive, policy(random.below(3) as u8)) else {
