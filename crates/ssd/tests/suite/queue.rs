@@ -80,7 +80,7 @@ fn a_deallocation_of_a_queue_that_is_gone_takes_nothing_away() {
     }
 }
 
-/// A deallocation reserves room in the journal as soon as it begins. When it is cancelled, it must
+/// A deallocation reserves room in the journal as soon as it begins. If it is cancelled, it must
 /// give the room back.
 #[test]
 fn cancelled_deallocations_leave_their_room_in_the_journal() {
