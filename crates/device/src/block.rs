@@ -42,9 +42,9 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Opens a block device exclusively. Nothing on it is changed. A process that has ended may
-    /// still have operations in flight on the device. Then this function waits until these
-    /// operations have ended, for minutes if necessary, and logs the wait.
+    /// Opens a block device exclusively. Nothing on it is changed. If a process has ended, but its
+    /// operations are still in flight on the device, this function waits until these operations
+    /// have ended, for minutes if necessary, and logs the wait.
     ///
     /// # Errors
     /// [`OpenError::InUse`] when a process has the device open; [`OpenError::StillInFlight`] when

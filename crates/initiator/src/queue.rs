@@ -38,8 +38,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Connects, and waits until both sides have agreed on the transport. Each later call takes at
-    /// most `time_max`.
+    /// Connects, and waits until both sides have agreed on the transport. `time_max` limits each of
+    /// these two steps, and each later call except [`wait_until`](Self::wait_until).
     ///
     /// # Errors
     /// If the target can't be reached, or breaks the protocol.

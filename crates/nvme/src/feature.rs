@@ -34,7 +34,7 @@ pub mod fid {
     pub const HOST_ID: u8 = 0x81;
 }
 
-/// Which value of a feature Get Features asks for (SEL).
+/// The value that a Get Features command asks for (SEL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
     /// The value in force.
@@ -50,7 +50,7 @@ pub enum Select {
     Other,
 }
 
-/// A Get Features or Set Features. Source: base specification 2.1, 5.1.11 and 5.1.25.
+/// A Get Features or Set Features command. Source: base specification 2.1, 5.1.11 and 5.1.25.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureAccess {
     /// The feature.

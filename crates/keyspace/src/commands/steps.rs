@@ -75,7 +75,7 @@ pub(crate) struct Tally {
     pub(crate) is_done: bool,
     /// Whether the command has replied with an error.
     pub(crate) is_refused: bool,
-    /// Whether the event of the change has been noted.
+    /// Whether a step has noted the event for the change, so that `end` need not note it.
     pub(crate) is_noted: bool,
 }
 

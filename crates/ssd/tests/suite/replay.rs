@@ -1,4 +1,4 @@
-//! Tests replays of traces on a drive.
+//! A drive replays traces.
 #![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
 use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
@@ -137,7 +137,7 @@ fn streams_are_followed_into_every_reclaim_unit() {
     let mixed = streams.iter().filter(|held| **held == [true, true]).count() as u32;
     assert!(
         mixed > 0 && drive.counters().copied_bytes() > 0,
-        "{mixed} units are mixed, or the collector has copied nothing"
+        "the writes must mix units and make the collector copy, but {mixed} units are mixed"
     );
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 
@@ -148,8 +148,8 @@ fn streams_are_followed_into_every_reclaim_unit() {
     assert!(copied.counters.mixed().copied_pages > 0 && copied.separation.mixed_units_max > 0);
 }
 
-/// On a drive that is larger by the stretch factor, the replay must write and copy the same shares
-/// of the drive.
+/// A trace is replayed on a small drive, and stretched on a large one. The large drive is larger by
+/// the stretch factor. Both replays must write and copy the same shares of their drives.
 #[test]
 fn a_stretched_trace_is_the_same_experiment_on_a_larger_drive() {
     let small = Config::scaled(45 << 20);

@@ -6,10 +6,10 @@
 //!             │ for all children together: the memory of the nodes below
 //! ```
 //!
-//! The tree is persistent: a clone shares all nodes with its original. A write to either of the two
-//! then copies the shared nodes on the way to the element: one leaf, and branches of up to 32
-//! children each. A node that is not shared is changed in place. A write splits or merges at most
-//! one node of each level. So the cost of a write hardly depends on the count of elements.
+//! A clone of the tree shares all nodes with its original. A write to either of the two then copies
+//! the shared nodes on the way to the element: one leaf, and branches of up to 32 children each. A
+//! node that is not shared is changed in place. A write splits or merges at most one node of each
+//! level. So the cost of a write hardly depends on the count of elements.
 //!
 //! The tree knows neither what its elements are nor how they are ordered. A [`Leaf`] packs elements
 //! and says what their summary is. A branch has the [`Summary`] of each child. A [`Seek`] looks at
@@ -44,7 +44,7 @@ pub(crate) trait Leaf: Clone + Default + fmt::Debug {
     /// Whether elements are mostly added at the ends.
     const GROWS_AT_ENDS: bool;
 
-    /// About how much copying the leaf costs, in bytes.
+    /// The approximate cost of copying the leaf, in bytes.
     fn weight(&self) -> usize;
 
     /// Bytes of memory that the leaf takes in addition to the node itself.
@@ -55,7 +55,8 @@ pub(crate) trait Leaf: Clone + Default + fmt::Debug {
 
     /// Splits the leaf in two and returns the second leaf; `None` if the elements must stay
     /// together. `edge` says whether the leaf is at an end of the collection. The next elements are
-    /// likely to be added at that end, so the leaf that is not at the end should stay full.
+    /// likely to be added at that end. So of the two leaves, the one away from that end should stay
+    /// full.
     fn split(&mut self, edge: Edge) -> Option<Self>;
 
     /// Adds the elements of `behind`, the leaf that follows this one.
@@ -274,7 +275,8 @@ impl<'a, L: Leaf> Descent<'a, L> {
 pub(crate) struct Leaves<'a, L: Leaf> {
     /// `None` once the walk has begun.
     root: Option<&'a Node<L>>,
-    /// For each branch above the last leaf, the children that are left.
+    /// For each branch above the leaf that was returned last, the children that have not been
+    /// visited yet.
     levels: Vec<std::slice::Iter<'a, Child<L>>>,
 }
 
