@@ -130,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Like [`poll`](Self::poll), but waits until there is an outcome, or until `until`.
+    /// Like [`poll`](Self::poll), but waits for an outcome, at most until the time `until`.
     ///
     /// # Errors
     /// If the connection can't be used any more.

@@ -87,7 +87,7 @@ impl<'a> CollectionRef<'a> {
 
     /// The first string of the element at `index`, in the order of storage.
     ///
-    /// Panics if there are no more than `index` elements.
+    /// Panics if there is no element at `index`.
     pub(crate) fn nth(self, index: usize) -> Element<'a> {
         let found = match self.packed() {
             Some((packing, bytes)) => packing.nth(bytes, index),
@@ -113,7 +113,7 @@ impl<'a> CollectionRef<'a> {
         }
     }
 
-    /// About the size of all strings in bytes. Takes constant time.
+    /// The approximate size of all strings, in bytes. Takes constant time.
     pub(crate) fn size(self) -> usize {
         match self.packed() {
             Some((_, bytes)) => bytes.len(),
@@ -153,7 +153,7 @@ impl<'a> CollectionRef<'a> {
             Some((packing, bytes)) => {
                 let strings = packing.len(bytes) * packing.value_type().strings();
                 let found = packing.strings(bytes).count();
-                assert_eq!(found, strings, "packed bytes hold as many strings as they count");
+                assert_eq!(found, strings, "packed bytes must have as many strings as elements need");
             }
             None => self.tree().into_iter().for_each(AnyTree::check),
         }

@@ -8,7 +8,8 @@ use slimio_resp::{Arg, Args};
 
 use super::{Entry, Run, bare_command, table};
 
-/// An error repeats at most this many bytes of a client's words.
+/// An error repeats at most this many bytes of a command's name, and about as many bytes of all the
+/// arguments together.
 const QUOTED_SIZE_MAX: usize = 128;
 
 /// At most this many bytes of an argument are compared with command names. Every name is shorter,

@@ -1,7 +1,8 @@
-//! The previous format of the state file. Files of this format are only read, and then replaced.
+//! The previous format of the state file. A file of this format is read and then replaced. No such
+//! file is written any more.
 //!
 //! ```text
-//! | magic | checksum | numbers of the head, zeros | mapping, once the drive was closed |
+//! | magic | checksum | numbers of the head, zeros | mapping, if the drive was closed |
 //! 0       8          16                           256
 //! ```
 

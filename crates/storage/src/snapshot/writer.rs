@@ -156,8 +156,8 @@ impl SlotWriter {
         Ok(())
     }
 
-    /// Writes index and trailer, and makes the whole snapshot stable. The caller then has it
-    /// [adopted](crate::Log::adopt).
+    /// Writes index and trailer, and makes the whole snapshot stable. The log must then
+    /// [adopt](crate::Log::adopt) the snapshot.
     ///
     /// # Errors
     /// Those of [`chunk`](Self::chunk), and [`Error::Device`] if the flush fails. Such an error
@@ -422,7 +422,7 @@ fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError
 /// The largest number of blocks of a file that are given back in one step.
 const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
-/// Gives back a piece of a reserve's space, from its end. See [`SlotPaths::give_back`].
+/// Gives back some of the space at the end of a reserve. See [`SlotPaths::give_back`].
 ///
 /// # Errors
 /// If the slot can't be shortened.
