@@ -368,7 +368,8 @@ class DrawOfLists(DrawOfSets):
 
 
 class DrawLarge(Draw):
-    """Commands on values of some hundred kilobytes. They cut and join values near `LARGE_SIZES`."""
+    """Commands on values of some hundred kilobytes. Many of the sizes, and of the places where
+    values are cut or joined, are near one of the `LARGE_SIZES`."""
 
     def names(self):
         return LARGE_NAMES

@@ -304,7 +304,7 @@ class Inspection(TestCase):
                 self.both(clients, "HDEL", "h", "1:0")
                 self.both(clients, "OBJECT", "ENCODING", "h")
             self.both(clients, "CONFIG", "SET", "hash-max-listpack-entries", 128)
-            # Without a decay of use counts, it does not matter when a minute begins.
+            # If LFU counters do not decay, it does not matter when a minute begins.
             self.both(clients, "CONFIG", "SET", "maxmemory-policy", "allkeys-lfu", "lfu-decay-time", 0)
             self.both(clients, "SET", "counted", "v")
             for _ in range(3):

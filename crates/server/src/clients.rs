@@ -372,7 +372,7 @@ pub(crate) struct Clients {
     by_index: Vec<Option<Box<Client>>>,
     count: usize,
     next_id: u64,
-    /// Bytes of memory for all clients, without the client being served.
+    /// Bytes of memory for all clients except the one that is being served.
     memory: usize,
 }
 
@@ -419,8 +419,8 @@ impl Clients {
         self.count -= 1;
     }
 
-    /// Bytes of memory for the requests, replies and watched keys of all clients, without the
-    /// client being served.
+    /// Bytes of memory for the requests, replies and watched keys of all clients except the one
+    /// that is being served.
     pub(crate) fn memory(&self) -> usize {
         self.memory
     }
@@ -440,7 +440,7 @@ impl Clients {
         assert_eq!(
             self.iter().count(),
             self.count,
-            "the count of clients differs from the number of clients"
+            "the stored count of clients differs from the length of the list"
         );
         let counted: usize = self.iter().map(|client| client.counted_memory).sum();
         assert_eq!(counted, self.memory, "the stored memory of all clients differs from the sum");

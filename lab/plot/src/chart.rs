@@ -94,8 +94,8 @@ const LEGEND_HEIGHT: u32 = 80;
 const PANEL_HEIGHT: u32 = 370;
 /// Space below a panel's curves, for the numbers and the title of the axis.
 const BELOW: u32 = 56;
-/// Height of a bar of spans, as part of the height of the curves. Below each bar, a space of the
-/// same height is free. Directly above the curves, a space of twice this height is free.
+/// Height of a bar of spans, as a fraction of the height of the curves. Below each bar, a space of
+/// the same height is free. Directly above the curves, a space of twice this height is free.
 const LANE: f64 = 0.025;
 const MARKS_MAX: usize = 8;
 

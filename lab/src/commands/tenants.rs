@@ -184,7 +184,7 @@ impl Tenants {
              the live share: mean | most | FIFO, simulated: mean | most | greedy, simulated: mean | most |\n\
              |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n{rows}\
              | *Lee et al.* | – | – | – | *-11.56 %* | *-19.69 %* | – | – | – | – | – | – |\n\n\
-             * alpha: all NAND of the drive over the exported part. Each formula says which alpha counts for the WAF.\n\
+             * alpha: all NAND of the drive over the exported part. Each formula below gives a larger alpha, from which the WAF with TRIM follows.\n\
              * formula of D: `alpha (1 + D)`, where D is the deallocated bytes of a stretch over its written bytes.\n\
              * formula of the live share: alpha over the part of the drive that the drive counts as data, \
              sampled throughout each stretch.\n",
@@ -208,7 +208,7 @@ impl Tenants {
         let _ = write!(
             text,
             "\n## Lifetimes of the machines\n\nThe formulas are for all {} machines. The longer machines live, the \
-             lower the trim ratio is. The free part of the drive does not depend on the lifetime.\n\n\
+             lower the trim ratio is. The free part of the drive depends on the lifetime far less.\n\n\
              | mean run | YCSB : DLRM | D | formula of D: mean | most | held | formula of the live share: \
              mean | most |\n|---:|---|---:|---:|---:|---:|---:|---:|\n",
             self.machines

@@ -19,7 +19,7 @@ use crate::Area;
 /// goes on in an extent elsewhere is cut in parts. When all parts are done, the path joins them.
 /// The parts have copies of the operation's data.
 pub(super) struct AreaPath {
-    /// `None` if this path is to the free extents.
+    /// `None` if this path leads to the free extents.
     area: Option<Area>,
     pool: Pool,
     pieces: Pieces,
@@ -101,8 +101,8 @@ impl AreaPath {
         }
     }
 
-    /// The parts of the device that hold the area's `lbas` blocks from block `lba` on. `None` if
-    /// one of these blocks is in no extent.
+    /// The parts of the device that hold these blocks of the area: `lbas` blocks, the first of which
+    /// is `lba`. `None` if one of the blocks is in no extent.
     fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
         let (mut at, end) = (lba, lba.checked_add(lbas)?);
         let mut parts: Vec<Part> = Vec::with_capacity(1);
@@ -224,8 +224,8 @@ impl AreaPath {
         completions.append(&mut self.done);
     }
 
-    /// Deallocates extents, in ranges that are as long as possible, and waits for completion. A
-    /// device may refuse, which does no harm.
+    /// Deallocates extents, in ranges that are as long as possible, and waits for completion. If
+    /// the device refuses, that does no harm.
     fn deallocate(&mut self, extents: &[u32]) {
         let mut extents = extents.to_vec();
         extents.sort_unstable();
