@@ -36,7 +36,8 @@ DEFAULTS = {
 
 
 class Draw:
-    """Draws commands at random. No command has an effect that depends on chance, as `SPOP` has."""
+    """Draws commands at random. Commands whose effect depends on chance, such as `SPOP`, are never
+    drawn."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)

@@ -1,6 +1,6 @@
-//! Takes over a log file. A file that is taken is written by the short path: the bytes that the
-//! program appends are collected in the stage, which is shared memory, and one direct write puts
-//! them over zeros that the file already has.
+//! Takes over a log file. A file that is taken is written by the short path. The stage, which is
+//! shared memory, collects the bytes that the program appends. One direct write then puts these
+//! bytes over zeros that the file already has.
 
 use std::fs::File;
 use std::io;
@@ -124,7 +124,8 @@ impl<F: AsFd> LogFile<F> {
             return Err(NotTaken::Busy);
         }
         // After the first direct write, a cached page would be stale. A dirty page would undo that
-        // write when the page is written back. The kernel drops cached pages, except mapped ones.
+        // write when the page is written back. So this call asks the kernel to drop the cached
+        // pages. The kernel keeps pages that are mapped.
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;
         if cached_pages(file).is_some_and(|pages| pages > 0) && !is_planted("taken-while-mapped") {
             return Err(NotTaken::Refused(vec![Refusal::Cached]));

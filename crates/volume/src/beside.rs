@@ -4,6 +4,7 @@
 //! superblock, but each copy of the superblock shows whether the copy is whole. A slot may be read
 //! only while the other process has promised not to change the slot. This module takes no lock and
 //! writes nothing.
+//!
 //! Files are read through the kernel's cache. A block device is read with direct I/O, because the
 //! other process writes it with direct I/O.
 
@@ -41,8 +42,8 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why = "a server has this volume open, and then only a directory or a device can be \
-                   read; stop the server before the export"
+        let why = "while a server has this volume open, it can be read only if it is a directory \
+                   or a device; stop the server before the export"
             .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };

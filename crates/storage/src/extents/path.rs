@@ -369,8 +369,8 @@ impl Device for AreaPath {
         self.release(LbaRange { start: Lba(lba_count), end: Lba(u64::MAX) })
     }
 
-    /// Returns to the pool the extents that lie entirely in `range`, after their deallocation is
-    /// complete.
+    /// Deallocates the extents that lie entirely in `range`. When the deallocation is complete,
+    /// gives these extents back to the pool.
     fn release(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(area) = self.area else { return Ok(()) };
         self.refresh();

@@ -22,7 +22,8 @@ use crate::{Area, Error, SlotName, SnapshotKind, Snapshots};
 /// Blocks of the superblock's area. One half is at the start of the device, the other at its end.
 pub(super) const SUPER_LBAS: u64 = SUPERBLOCK_AREA_LBAS_MIN;
 
-/// The smallest number of extents: one for each area, and a second one into which the log goes on.
+/// The smallest number of extents: one for each area, and a second one for the log, so that the log
+/// can go on when its first extent is full.
 const EXTENTS_MIN: u64 = AREA_COUNT as u64 + 1;
 
 /// The log leaves room for an on-demand snapshot only if at least 1/16 of all extents remains for
@@ -76,8 +77,8 @@ struct State {
     free: Vec<bool>,
     /// The largest number of blocks that the log's area may have.
     wal_lbas_max: u64,
-    /// Blocks that a snapshot of the data set takes once the log's present room is used up. If this
-    /// is `None`, no room is kept for a snapshot.
+    /// Blocks that the next snapshot takes if, until then, the log's present room is used up. If
+    /// this is `None`, no room is kept for a snapshot.
     need_lbas: Option<u64>,
     snapshots: Snapshots,
     /// The snapshot that is being written.
