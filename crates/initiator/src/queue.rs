@@ -25,7 +25,7 @@ pub struct Queue {
     stream: TcpStream,
     protocol: Protocol,
     inbox: Vec<u8>,
-    /// `inbox[start..end]` was received, but not taken yet.
+    /// `inbox[start..end]` was received, but the protocol has not processed it yet.
     start: usize,
     end: usize,
     time_max: Duration,

@@ -95,7 +95,7 @@ impl FeatureAccess {
 }
 
 /// Decodes the value of Number of Queues: how many I/O submission queues and how many I/O
-/// completion queues. In the value, each of the two numbers is stored less one.
+/// completion queues. The value holds each of the two numbers minus one.
 pub const fn queue_counts(value: u32) -> (u32, u32) {
     ((value & 0xffff) + 1, (value >> 16) + 1)
 }

@@ -110,7 +110,8 @@ pub(crate) struct LongCommand {
     pub(crate) steps: Box<dyn Steps>,
     /// Time that the command's steps have taken so far.
     pub(crate) spent: Duration,
-    /// The command has waited for keys, so it was counted as a call when it began to wait.
+    /// Whether the command was already counted as a call. A command that waits for keys is counted
+    /// when it begins to wait.
     pub(crate) is_counted: bool,
 }
 
@@ -437,11 +438,7 @@ impl Clients {
 
     /// Checks all clients while none is being served. Panics if an invariant does not hold.
     pub(crate) fn check(&self) {
-        assert_eq!(
-            self.iter().count(),
-            self.count,
-            "the stored count of clients differs from the length of the list"
-        );
+        assert_eq!(self.iter().count(), self.count, "the stored count of clients is wrong");
         let counted: usize = self.iter().map(|client| client.counted_memory).sum();
         assert_eq!(counted, self.memory, "the stored memory of all clients differs from the sum");
         for (index, client) in self.by_index.iter().enumerate() {

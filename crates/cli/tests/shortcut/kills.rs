@@ -3,7 +3,7 @@
 //! The keeper is the process of `slimio shortcut run`, the parent of the program. The program and
 //! the keeper share a stage: memory that holds the bytes that are not yet in the log. The guard is
 //! a child of the keeper. If only the keeper is killed, the guard gives the log back to the kernel.
-//! A log whose stage is left over is mended by the next `run`.
+//! If a log's stage is left over, the next `run` mends the log.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

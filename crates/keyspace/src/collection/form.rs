@@ -153,7 +153,7 @@ impl<'a> CollectionRef<'a> {
             Some((packing, bytes)) => {
                 let strings = packing.len(bytes) * packing.value_type().strings();
                 let found = packing.strings(bytes).count();
-                assert_eq!(found, strings, "packed bytes must have as many strings as elements need");
+                assert_eq!(found, strings, "packed bytes must hold the stored number of strings");
             }
             None => self.tree().into_iter().for_each(AnyTree::check),
         }

@@ -51,7 +51,7 @@ impl Connections {
         );
     }
 
-    /// Checks that each client whose state `belongs` to the list is listed exactly once, because an
+    /// Checks that each client with a state that `belongs` accepts is listed exactly once. An
     /// unlisted client would stay in its state forever. A listed client must be in such a state, be
     /// closing, or have left.
     fn check_listed<'a>(

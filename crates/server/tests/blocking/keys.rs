@@ -244,7 +244,8 @@ fn nobody_waits_in_a_transaction() {
     });
 }
 
-/// The client that pushes an element watches the key to which the waiting client moves the element.
+/// A client watches a key, and then pushes an element. The waiting client moves the element to the
+/// watched key. So the transaction of the first client must fail.
 #[test]
 fn what_is_served_beside_a_client_concerns_what_it_watches() {
     serving("", |server| {

@@ -1,4 +1,4 @@
-//! A drive replays traces.
+//! Traces are replayed on a drive.
 #![expect(clippy::unwrap_used, reason = "a failing helper fails the test")]
 
 use slimio_ssd::replay::{NotSeparate, Outcome, Precondition, Replay, ReplayError};
@@ -137,7 +137,7 @@ fn streams_are_followed_into_every_reclaim_unit() {
     let mixed = streams.iter().filter(|held| **held == [true, true]).count() as u32;
     assert!(
         mixed > 0 && drive.counters().copied_bytes() > 0,
-        "the writes must mix units and make the collector copy, but {mixed} units are mixed"
+        "the writes must mix units (they mixed {mixed}) and make the collector copy"
     );
     assert_eq!(together.points.last().unwrap().mixed_units, mixed);
 

@@ -101,8 +101,8 @@ impl AreaPath {
         }
     }
 
-    /// The parts of the device that hold these blocks of the area: `lbas` blocks, the first of which
-    /// is `lba`. `None` if one of the blocks is in no extent.
+    /// The parts of the device that hold these blocks of the area: `lbas` blocks, beginning with
+    /// block `lba`. `None` if one of the blocks is in no extent.
     fn parts(&self, lba: u64, lbas: u64) -> Option<Vec<Part>> {
         let (mut at, end) = (lba, lba.checked_add(lbas)?);
         let mut parts: Vec<Part> = Vec::with_capacity(1);

@@ -31,8 +31,7 @@ pub struct WriterOptions {
     /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
     /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot. The
-    /// log goes on from a WAL-snapshot. Only after such a snapshot can the log before it be
-    /// dropped.
+    /// log goes on from a WAL-snapshot, so the log before that snapshot can then be dropped.
     pub leave: u64,
 }
 
