@@ -102,6 +102,8 @@ fn allow_files(count: u64) -> Result<()> {
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).map_err(|errno| {
         let hint = "raise the limit of open files (ulimit -n)";
-        BenchError::Usage(format!("{count} open files are needed, but refused ({errno}): {hint}"))
+        BenchError::Usage(format!(
+            "{count} open files are needed, but the kernel refuses them ({errno}): {hint}"
+        ))
     })
 }

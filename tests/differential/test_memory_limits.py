@@ -21,12 +21,12 @@ VALUE_SIZE = 1000
 # More keys than fit into the limit.
 KEYS = 13_000
 BATCH = 500
-# Allowance in bytes for other memory: connections, tables that double, the allocator's rounding, a
-# reader's buffers.
+# Allowance in bytes for other memory: connections, tables that double, the allocator's rounding,
+# buffers for requests and replies.
 SLACK = 2 * MIB
 # Number of keys in SlimIO divided by the number in stock. A key takes some 1080 bytes in SlimIO,
 # and some 1110 bytes in stock. The bounds also allow for stock's tables, which double now and then,
-# and for a reader's buffers.
+# and for buffers for requests and replies.
 KEYS_RATIO = (0.85, 1.3)
 # While clients hold memory, fewer keys remain. `HELD_RATIO` is the memory of the missing keys,
 # divided by the memory that the clients should hold. A watched key takes 100 bytes in SlimIO and
@@ -120,7 +120,7 @@ class MemoryLimits(TestCase):
     def leave(self, server, clients):
         for client in clients:
             client.close()
-        # The client that asks is the only one that must be left.
+        # Only the client that asks may still be connected.
         until(lambda: self.number(server, "connected_clients") == 1, what="the clients leaving")
 
     def write(self, server, options):

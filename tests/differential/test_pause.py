@@ -67,7 +67,7 @@ class Steps:
         self.assertEqual(admin("CLIENT", "UNPAUSE"), b"OK")
         self.assertEqual(writer.read(), (b"+", b"OK"))
         self.assertEqual(queueing.read(), (b"*", [(b"+", b"OK")]))
-        self.assertEqual(admin("GET", "k"), b"queued", "the held writes run in the order in which they came")
+        self.assertEqual(admin("GET", "k"), b"queued", "the held writes must run in the order in which they came")
         self.assertEqual(server.info("clients")["blocked_clients"], "0")
 
     def test_what_follows_in_a_pipeline_waits_too(self):

@@ -94,8 +94,8 @@ class Ends(TestCase):
                     server.close()
 
     def test_killed_behind_a_rewrite_that_its_log_took_along(self):
-        """`appendonly no` ends the log during a rewrite. The next start must find the data as they
-        were when the log ended, without any later write."""
+        """`appendonly no` ends the log during a rewrite. The next start must find the data as it
+        was when the log ended, without any later write."""
         server = self.server(appendfsync="always")
         with server.client() as client:
             fill(client)

@@ -39,17 +39,18 @@ const KEY_COUNT: usize = 10_000_000;
 const VALUE_SIZE: usize = 64;
 const SHOWN: usize = 10;
 
-/// Limit of the commands in one series on an existing hash.
+/// Limit of the commands in one series on an existing hash, set or list.
 const COMMANDS: usize = 1_000_000;
 
-/// A command that was slow.
+/// A step of a command that was slow. Most commands are a single step.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     ns: u64,
     /// Count of steps before this one.
     index: usize,
-    /// Bytes in use after the command, and the increase by the command.
+    /// Bytes in use after the step.
     used: usize,
+    /// How many more bytes are in use after the step than before it.
     growth: isize,
 }
 
@@ -276,7 +277,7 @@ fn measure(
 fn show(name: &str, measured: &Measured) {
     let Measured { slowest, steps, sum_ns } = measured;
     println!("the slowest of {steps} {name}, which took {} ns on average", sum_ns / *steps as u64);
-    println!("| CPU us | commands before it | MB in use | bytes more |");
+    println!("| CPU us | steps before it | MB in use | bytes more |");
     println!("|---|---|---|---|");
     for Slow { ns, index, used, growth } in slowest {
         println!("| {} | {index} | {} | {growth} |", ns / 1000, used >> 20);

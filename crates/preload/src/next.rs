@@ -72,7 +72,7 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// Defines functions that replace libc's functions of the same names. After the type of each
+/// Defines functions that replace libc's functions of the same names. After the return type of each
 /// function comes a list of its arguments that are descriptors. The function first gives the logs
 /// of these descriptors back for good: from then on, the kernel writes these logs. The function may
 /// also change files that are written in whole blocks. So it notes for each such file that there

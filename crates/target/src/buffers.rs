@@ -23,7 +23,8 @@ const OWN_LBAS: usize = 2 * LBAS_MAX;
 const BUDGET_LBAS: usize = DATA_BUDGET / LBA_SIZE;
 /// Largest number of blocks that a connection keeps in free buffers.
 const KEPT_LBAS_MAX: usize = 1 << 10;
-/// Largest number of blocks that a connection may take, not counting in-capsule data.
+/// Largest number of blocks that a connection may have taken. In-capsule data counts, too, but is
+/// taken even beyond this limit.
 const TAKEN_LBAS_MAX: usize = DATA_SIZE_MAX / LBA_SIZE;
 
 const _: () = assert!(LBAS_MAX.is_power_of_two() && OWN_LBAS <= TAKEN_LBAS_MAX);
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(
             buffers.take(4).map(|buffer| buffer.as_ptr()),
             address,
-            "the buffer is used again"
+            "the buffer must be used again"
         );
     }
 

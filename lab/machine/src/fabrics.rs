@@ -1,5 +1,5 @@
-//! `cargo x lab fabrics`: measures the emulated drive beside the kernel's own NVMe/TCP target with
-//! fio, in one boot.
+//! `cargo x lab fabrics`: compares the emulated drive with the kernel's own NVMe/TCP target. fio
+//! measures both in one boot of the lab's virtual machine.
 
 use std::fmt::Write as _;
 use std::fs;

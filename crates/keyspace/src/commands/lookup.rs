@@ -217,8 +217,8 @@ impl<'a> Context<'a> {
     }
 
     /// An owned copy of the value at a key. If a fuzzy capture is running (for a snapshot that
-    /// leaves later changes to the log), it takes the entry first. So the log record may name the
-    /// key instead of containing the value.
+    /// leaves later changes to the log), the capture takes the entry first. So the snapshot has
+    /// this value, and the log record of the copy may name the key instead of containing the value.
     pub(crate) fn copy_of(&mut self, found: &Found<'_>) -> Option<(Value, Written)> {
         let spot = found.spot?;
         let (db, displaced) = self.db_and_displaced(found.db);

@@ -2,8 +2,9 @@
 //! and in RDB files. A large list is a [tree](crate::collection::positional).
 //!
 //! Both forms, and the conversions between them, are those of Redis 7.2, which calls the large form
-//! quicklist. If a request would take a listpack over the limit, the list becomes a tree before
-//! anything is added. A tree that has shrunk to half of the limit becomes a listpack.
+//! quicklist. If a request would take a listpack over its limit (`list-max-listpack-size`), the
+//! list becomes a tree before anything is added. A tree that has shrunk to half of the limit becomes
+//! a listpack.
 
 mod blocking;
 mod edit;
@@ -212,8 +213,8 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Where the element at an index of a listpack begins. For the index after the last element, where
-/// the last element ends.
+/// Where the element at an index of a listpack begins. For the index after the last element, this is
+/// where the last element ends.
 fn offset(listpack: &[u8], index: usize) -> usize {
     let len = listpack::len(listpack);
     if index <= len / 2 {

@@ -50,10 +50,11 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts without traffic. `commands` is the number of commands that were served until `now`.
+    /// Starts as if commands were being served, until the first sample. `commands` is the number of
+    /// commands that were served until `now`.
     pub(crate) fn new(now: Instant, commands: u64) -> Self {
-        // One more sample without traffic is needed before the traffic counts as ended, because the
-        // snapshot may have been requested amid traffic.
+        // The traffic counts as ended only after one sample without traffic, because the snapshot
+        // may have been requested amid traffic.
         Self { looked_at: now, commands, quiet_looks: QUIET_LOOKS - 1 }
     }
 

@@ -1,6 +1,9 @@
 //! The snapshot thread's work: it encodes captured entries and writes them to a slot. Between
 //! snapshots, it checks slots, and gives back space of slots that wait for the next snapshots (the
 //! reserves).
+//!
+//! Two threads take turns at this work: the idle thread, which has the idle class (`SCHED_IDLE`),
+//! and the nice thread, which has a higher niceness than other threads (see `turns`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,11 +122,11 @@ impl Worker {
         true
     }
 
-    /// Whether a snapshot is being written at a limited rate, so that the thread of the idle class
-    /// (`SCHED_IDLE`) may do the work. The end of a snapshot is not written at a limited rate, and
-    /// not by that thread. Whoever writes the end waits for the device several times. After each
-    /// wait, a thread that hardly gets a core takes long to go on, and until the end is written,
-    /// the work can't be passed to another thread.
+    /// Whether a snapshot is being written at a limited rate, so that the idle thread may do the
+    /// work. The end of a snapshot is not written at a limited rate, and not by the idle thread.
+    /// Whoever writes the end waits for the device several times. After each wait, a thread that
+    /// hardly gets a core takes long to go on, and until the end is written, the work can't be
+    /// passed to another thread.
     pub(super) fn is_paced(&self) -> bool {
         let is_finish_due = self.is_finish_due && !is_planted("end-starves");
         self.current.is_some() && !is_finish_due && self.shared.rate.load(Ordering::Relaxed) != 0
@@ -135,8 +138,7 @@ impl Worker {
         self.pace.take_lost()
     }
 
-    /// Counts a turn of the thread of the idle class that ended because the thread hardly got a
-    /// core.
+    /// Counts a turn that the idle thread gave up because it hardly got a core.
     pub(super) fn count_starved_turn(&self) {
         self.shared.starved_turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -329,7 +331,10 @@ mod tests {
         let (writer, sizes) = (WriterOptions::default(), Vec::new());
         orders.send(Order::Begin { plan, options, writer, sizes, round: 1 }).unwrap();
         orders.send(Order::Finish).unwrap();
-        assert!(worker.work(|worker| worker.is_paced()), "the nice thread must lend the work");
+        assert!(
+            worker.work(|worker| worker.is_paced()),
+            "the nice thread must pass the work to the idle thread"
+        );
         assert!(
             worker.work(|worker| !worker.is_paced()),
             "the idle thread must give the work back"

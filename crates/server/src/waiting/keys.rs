@@ -1,4 +1,4 @@
-//! The lines of clients that wait for keys.
+//! Clients that wait for keys. The clients that wait for the same key stand in a line.
 //!
 //! Keys are named by their hashes, which have 64 bits and are made with a secret of the keyspace.
 //! If two keys had the same hash, their clients would stand in one line. Even then, no client would
@@ -212,7 +212,7 @@ impl BlockingKeys {
         }
     }
 
-    /// Notes as ready all keys of a database that somebody waits for.
+    /// Adds a whole database to the queue of ready keys, unless nobody waits for any of its keys.
     fn note_all_ready(&mut self, db: DbIndex) {
         if self.next_in_db(db, 0).is_some() && !self.ready_dbs.contains(&(db, 0)) {
             self.ready.push_back(Ready::Db(db, 0));

@@ -1,5 +1,5 @@
-//! Compares the areas of a device with a model. The model knows which pieces each area has, and
-//! which data each piece holds.
+//! Compares the areas of a device with a model. An area consists of pieces. Each piece is one
+//! extent. The model knows which pieces each area has, and which data each piece holds.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ fn extents_are_as_large_as_they_must_be() {
     assert!(Pool::new(mib(70), mib(65), mib(1), u64::MAX).is_err());
 }
 
-/// The log leaves room for the next snapshot. An on-demand snapshot must leave this room, too. It
-/// does not make the log shorter. A WAL-snapshot does, so a WAL-snapshot must still fit.
+/// The log leaves room for the next snapshot. An on-demand snapshot must leave this room, too: only
+/// a WAL-snapshot makes the log shorter, so a WAL-snapshot must still fit.
 #[test]
 fn room_is_kept_for_the_next_snapshot() {
     let (pool, disk) = (pool(20), disk(20));
@@ -146,8 +146,8 @@ fn room_is_kept_for_the_next_snapshot() {
     c.grow(5 * EXTENT_LBAS).expect("slot b becomes the reserve");
 }
 
-/// An on-demand snapshot whose slot already has all the extents that it needs is refused if too few
-/// extents are free for the next snapshot.
+/// An on-demand snapshot may find all extents that it needs already in its slot. Even then, it is
+/// refused if too few extents are free for the next snapshot.
 #[test]
 fn what_a_reserve_has_is_counted_too() {
     let (pool, disk) = (pool(20), disk(20));
@@ -268,8 +268,8 @@ fn live(steps: Vec<Step>) {
                 pool.load(&map, &Snapshots::default()).expect("the map fits this device");
                 paths = AREAS.map(|area| path(&pool, &disk, area));
                 model.clone_from(&updated.0);
-                // Other areas may have written to the extents of these pieces since the last
-                // superblock, because the extents were given back. So the pieces are written again.
+                // Some pieces of the last superblock may have been given back after it. Other areas
+                // may then have written to their extents. So all pieces are written again.
                 for (&(area, piece), byte) in &mut model {
                     next_byte = u8::wrapping_add(next_byte, 1);
                     *byte = next_byte;
