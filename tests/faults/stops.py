@@ -158,8 +158,8 @@ class Requests:
         both = [many("SADD", "s"), b"*%d\r\n%s%s" % (self.count + 2, join([b"SADD", b"t"]), other)]
         yield "sadd", [], many("SADD", "s")
         yield "sadd", both, many("SADD", "s")
-        # This member has only 1 MiB. A member is hashed in one step, and with one of many megabytes
-        # this step would be the longest.
+        # This member has only 1 MiB. A member is hashed in one step. If the member had many
+        # megabytes, this step would be the longest.
         yield "sadd", [], encode("SADD", "s", self.large[: 1 << 20])
         for name in ("srem", "smismember"):
             yield name, both, many(name, "s")

@@ -77,7 +77,8 @@ class SmallFileSystem:
         self.write_back()
 
     def make_folder(self, name):
-        """Makes a folder that `copy` can copy."""
+        """Returns the path of a folder that `copy` can copy once the folder has contents. On btrfs,
+        makes the folder, as a subvolume. On other file systems, the folder does not exist yet."""
         folder = os.path.join(self.mount, name)
         if self.kind == "btrfs":
             run("btrfs", "-q", "subvolume", "create", folder)

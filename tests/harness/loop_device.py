@@ -30,7 +30,7 @@ def unmount(folder):
 
 
 class LoopDevice:
-    """`path` is the device, `image` its backing file, in the folder `mount`.
+    """`path` is the device. `image` is the file behind the device, and lies in the folder `mount`.
 
     The device goes away with the test. If no such device can be made, the test is skipped.
     """

@@ -22,7 +22,8 @@ def log_path(volume):
 
 
 def copy_offset(volume, copy):
-    """Byte offset of a copy of the superblock. Two copies are at the head, and two at the end."""
+    """Byte offset of a copy of the superblock. Two copies are at the start of the superblock's
+    file, and two are at its end."""
     if copy < 2:
         return copy * COPY_SIZE
     return os.path.getsize(superblock_path(volume)) - (COPY_COUNT - copy) * COPY_SIZE

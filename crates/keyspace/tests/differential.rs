@@ -141,7 +141,8 @@ fn strings(reply: &[u8]) -> Vec<Vec<u8>> {
     strings
 }
 
-/// The fields of a reply that is a map or an array of pairs, each with its value, sorted.
+/// The pairs of a reply that is a map or an array of pairs. Each pair is joined into one string,
+/// and these strings are sorted. A reply of another kind is returned whole.
 fn sorted_pairs(reply: &[u8]) -> Vec<Vec<u8>> {
     if !matches!(reply[0], b'*' | b'%') {
         return vec![reply.to_vec()];
@@ -186,9 +187,9 @@ fn replies_are_those_of_redis() {
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < RUN_TIME {
-        // The absolute times in commands are drawn around the present time, or around an hour
-        // later. Times of the second kind are in the future for both sides, although the sides run
-        // the command one after the other.
+        // The absolute times in commands are drawn around the present time, or around the time one
+        // hour later. Times of the second kind are in the future for both sides, although the sides
+        // run the command one after the other.
         generator.now_ms = now_ms() + 3_600_000 * i64::from(generator.rng.usize(..2) == 0);
         let words = generator.command();
         let resp3 = generator.rng.usize(..2) == 0;

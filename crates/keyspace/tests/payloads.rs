@@ -147,8 +147,9 @@ fn bulk(reply: &[u8]) -> &[u8] {
     &reply[head..reply.len() - 2]
 }
 
-/// The result of importing a value: whether the value is accepted, or the sentence that says why
-/// not. `None` if a file cannot contain these bytes as a value.
+/// The result of importing a value: whether the key exists afterwards, or the sentence that says
+/// why the value was refused. An empty value is not refused, but makes no key. `None` if a file
+/// cannot contain these bytes as a value.
 fn import(value: &[u8]) -> Option<Result<bool, String>> {
     let (code, rest) = value.split_first()?;
     if *code > 25 {

@@ -1,5 +1,7 @@
-//! The checksum of a file: CRC-64 with the polynomial of Jones, reflected, without inversions.
-//! (`crc64.c` in Redis; CRC-64/REDIS in the catalogue of parametrised CRC algorithms.)
+//! The checksum of a file. It is the CRC-64 of `crc64.c` in Redis, which the catalogue of
+//! parametrised CRC algorithms calls CRC-64/REDIS. The polynomial is that of Jones. The bits of
+//! each byte and of the checksum are in reflected order. Nothing is inverted at the start or the
+//! end.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

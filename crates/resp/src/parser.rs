@@ -142,8 +142,8 @@ pub struct Parser {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing of the request has been parsed. The request may be inline, and its end has not
-    /// arrived.
+    /// Nothing of the request has been parsed. A part of its first line may have arrived, but not
+    /// the end of this line.
     #[default]
     Start,
     /// The length of an argument comes next.
@@ -204,8 +204,8 @@ impl Parser {
         if self.missing > 0 { self.position } else { 0 }
     }
 
-    /// Stores the [sealable](Self::sealable) bytes, which the caller has removed from the start of
-    /// the buffer, together with the arguments in them.
+    /// Stores `bytes` together with the arguments in them. The caller has removed `bytes` from the
+    /// start of the buffer. They must be all [sealable](Self::sealable) bytes.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         assert_eq!(bytes.len(), self.sealable(), "only the sealable bytes can be sealed");
         self.request.seal(bytes);

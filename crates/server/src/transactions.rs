@@ -31,9 +31,9 @@ pub(crate) struct Multi {
     /// Number of queued requests whose cost depends on the values of their keys. `EXEC` computes
     /// how much of the log such requests need (it weighs them) before it runs any request.
     pub(crate) weighed: usize,
-    /// The purpose that counts for the whole transaction. The purpose of a write decides how much
-    /// of the log's room the write may use. Of the purposes of all queued writes, the one that
-    /// allows the least counts.
+    /// The purpose of the whole transaction. The purpose of a write decides how much of the log's
+    /// room the write may use. If the queued writes have different purposes, the transaction gets
+    /// the purpose that allows it to use the least room.
     pub(crate) purpose: Purpose,
     /// Whether any queued request may write.
     pub(crate) writes: bool,
@@ -175,7 +175,8 @@ impl Watches {
         self.rounds.get(&client.conn).map(|round| round.id)
     }
 
-    /// Whether a key that the client watches was changed, so that its transaction will not run.
+    /// Whether a key that the client watches was changed, so that the client's transaction will not
+    /// run.
     pub(crate) fn is_stale(&self, client: &Client) -> bool {
         !client.watching.is_empty()
             && self.rounds.get(&client.conn).is_some_and(|round| round.is_stale)

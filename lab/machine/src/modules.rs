@@ -1,7 +1,7 @@
 //! The modules of a kernel, by name, and the modules that each of them needs.
 //!
-//! Debian's package holds no list of dependencies, because that list is made when the package is
-//! installed. So dependencies are read from the modules themselves.
+//! Debian's package of a kernel holds no list of these dependencies, because that list is made when
+//! the package is installed. So the dependencies are read from the modules themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -58,7 +58,8 @@ impl Modules {
     /// `packed` or built into the kernel are left out. The others are added to `packed`.
     ///
     /// # Errors
-    /// If the kernel has no module of a name that is given or needed, or if `xz` does not start.
+    /// If the kernel lacks one of the named modules, or a module that one of them needs. Also if
+    /// `xz` does not start.
     pub(crate) fn with_dependencies(
         &self,
         names: &[&str],

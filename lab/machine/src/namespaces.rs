@@ -118,7 +118,7 @@ impl Namespace {
 
     /// QEMU's arguments. The node `disk-NAME` comes right below the device, so that the nodes below
     /// `disk-NAME` can be exchanged while the machine runs. A flush in the guest does not flush on
-    /// the host: that would take time, and no test depends on it.
+    /// the host, because that would take time, and no test needs it.
     pub(crate) fn arguments(&self, folder: &Path) -> Vec<String> {
         let Kind { name, subsystem, controller, namespace, .. } = self.kind;
         let image = self.image(folder);

@@ -162,8 +162,8 @@ fn text_of(command: &mut Command) -> String {
     text(&command.stdout(Stdio::piped()).output().unwrap())
 }
 
-/// A message from the program wakes the keeper even if the message comes while the keeper works. If
-/// nothing was appended, only the message can wake the keeper.
+/// If a message from the program comes while the keeper works, the keeper must not sleep before it
+/// has read the message. If nothing was appended, only the message can wake the keeper.
 #[test]
 fn nobody_waits_long_for_the_file() {
     let Some(place) = Place::new() else { return };
@@ -348,7 +348,8 @@ fn a_stopped_program_holds_up_no_other() {
     let stopped = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
     let other = place.path().join("other.log");
     let stopped_log = place.path().join("stopped.log");
-    // Zeros written ahead also make a file longer, so only the status shows that data was written.
+    // Zeros, which are written ahead of the data, also make a file longer. So only the status shows
+    // that data was written.
     let is_written =
         |line: &&str| line.contains(".log: takes the short path; ") && !line.ends_with("; 0 bytes");
     wait_for("writes to both", || place.status().lines().filter(is_written).count() == 2);

@@ -1,6 +1,6 @@
-//! Information on a key besides its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. These
-//! subcommands have their rows in the server's command table, in the rows of `OBJECT`, `MEMORY` and
-//! `DEBUG`.
+//! Information on a key besides its value: `OBJECT`, `MEMORY USAGE`, `DEBUG OBJECT`. This crate has
+//! no rows for these subcommands. They are in the server's command table, as subcommands of
+//! `OBJECT`, `MEMORY` and `DEBUG`.
 
 use super::lookup::Found;
 use super::text;

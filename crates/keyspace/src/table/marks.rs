@@ -1,7 +1,6 @@
-//! Notes which buckets hold keys that expire. There is a bit for each bucket. A segment has
-//! `SEGMENT_LEN` buckets, and a group has `SEGMENT_LEN` segments. There are counts of the marked
-//! buckets by segment and by group, so that a few marked buckets among many are found in bounded
-//! time.
+//! Marks for the buckets that hold keys that expire. A mark is one bit. A segment has `SEGMENT_LEN`
+//! buckets, and a group has `SEGMENT_LEN` segments. There are counts of the marked buckets by
+//! segment and by group, so that a few marked buckets among many are found in bounded time.
 //!
 //! The marks cost one bit per bucket. Redis has a separate table for the keys that expire, which
 //! costs tens of bytes per key.

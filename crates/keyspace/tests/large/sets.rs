@@ -1,4 +1,4 @@
-//! Draws of random members, and sets whose commands run in steps.
+//! Commands on sets: members are drawn with equal chances, and long commands run in steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,8 +219,8 @@ fn all_sets_are_found_at_one_moment() {
     }
 }
 
-/// Small sets and hashes are read in one step. The count of members does not change how much a step
-/// allocates.
+/// Small sets and hashes are read in one step. The count of members does not change how many
+/// allocations a command makes.
 #[test]
 fn small_sets_are_combined_in_one_step() {
     let mut driver = Driver::new(5);

@@ -64,8 +64,8 @@ unsafe fn opened_by_stream(stream: *mut FILE, mode: *const c_char) -> *mut FILE 
     stream
 }
 
-/// How the program writes to the file that it has opened. `None` if no pattern matches the file's
-/// path, or if the file is not a regular file.
+/// How the program writes to the file that it has opened. `None` if no pattern in the program's
+/// environment matches the file's path, or if the file is not a regular file.
 fn meant(descriptor: c_int) -> Option<Kind> {
     // SAFETY: the descriptor was opened just now.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };

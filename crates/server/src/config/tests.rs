@@ -168,7 +168,7 @@ fn config_set_is_all_or_nothing_with_the_texts_of_redis() {
         Err("CONFIG SET failed (possibly related to argument 'databases') - \
              can't set immutable config"
             .into()),
-        "access must be checked before values"
+        "immutable directives must be refused before values are checked"
     );
     assert_eq!(
         set(&[("Databases", "3"), ("foo", "1")]),

@@ -72,8 +72,8 @@ impl Connections {
     }
 
     /// Called when the snapshot of the `BGSAVE` with the number `begun` has ended. Answers the
-    /// clients that wait to pin this snapshot or an earlier one. `Err` says why there is no
-    /// snapshot.
+    /// clients that wait to pin this snapshot or an earlier one. If there is no snapshot, `outcome`
+    /// says why.
     pub(crate) fn answer_pinning(
         &mut self,
         engine: &mut Engine,

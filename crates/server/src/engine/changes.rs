@@ -9,10 +9,9 @@
 //!
 //! Only [`Engine::put`] appends records. Only [`Engine::tell`] reports changes, in the order in
 //! which they happened. The commands of a transaction share one record. So everything that needs
-//! the LSN of this record is kept until the record is appended. The same holds for commands that
-//! run at any depth of nesting within a transaction. A long request (one that takes several turns)
-//! reports its changes in steps. Between these steps, other changes may be reported, but only
-//! changes of other keys.
+//! the LSN of this record is kept until the record is appended. A long request (one that takes
+//! several turns) reports its changes in steps. Between these steps, other changes may be reported,
+//! but only changes of other keys.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -137,7 +136,7 @@ impl Engine {
         Place::Record(lsn)
     }
 
-    /// Tells everything that depends on changes what `ran` has changed.
+    /// Reports what `ran` has changed. The reports go to everything that depends on changes.
     pub(crate) fn tell(&mut self, ran: &Ran<'_>, place: Place) {
         let effects = ran.of_long.unwrap_or(&self.data.effects);
         let is_planted = |name| ran.of_long.is_some() && is_planted(name);

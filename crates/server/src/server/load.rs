@@ -1,4 +1,4 @@
-//! Recovery in the server, which loads the data and meanwhile serves sockets.
+//! Recovery in the server: loads the data, and meanwhile serves sockets.
 
 use std::time::{Duration, Instant};
 

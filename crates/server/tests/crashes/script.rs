@@ -143,7 +143,7 @@ impl HandOver {
     }
 }
 
-/// Steps that are sent at once, `passes_ms` milliseconds after the previous batch.
+/// Steps that are sent together, `passes_ms` milliseconds after the previous batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) passes_ms: i64,
@@ -160,7 +160,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Steps that are sent at once, by the first client.
+    /// Steps that the first client sends in one piece.
     pub(crate) fn of(passes_ms: i64, steps: Vec<Step>) -> Self {
         let hands_over = None;
         Self { passes_ms, client: 0, piece_size: AT_ONCE, has_waiter: false, hands_over, steps }
@@ -181,7 +181,8 @@ pub(crate) struct Life {
     /// first. Operations during the start are counted, unless the start has to make the volume.
     pub(crate) dies_after: u64,
     pub(crate) is_power_cut: bool,
-    /// Which of the possible images the next life starts from.
+    /// The death may leave one of several images of the disk. This number, modulo their count, says
+    /// from which image the next life starts.
     pub(crate) image: usize,
     /// Number of polls during which operations that were handed to the device stay queued, as if
     /// the kernel had no memory for them.
@@ -324,8 +325,8 @@ fn many_keys() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-/// Commands that run in steps because of the number of their arguments. The record of some of these
-/// commands is built before it is appended to the log.
+/// Commands that run in steps because of the number of their arguments. Some of these commands also
+/// build their record in steps, and append it to the log when it is complete.
 fn long_command() -> impl Strategy<Value = String> {
     let counts = 520..MANY_FIELDS;
     let words = |count: u16, word: &dyn Fn(u16) -> String| {

@@ -28,8 +28,8 @@ use crate::common::{BACK_ENDS, Client, until};
 /// Number of requests per row and [`Way`], first for rows that work on the data set, then for
 /// the other rows.
 const DRAWS: [usize; 2] = [3, 1];
-/// Limit of the number of further requests of a row. The test draws them if the command has not
-/// accepted any request, or if none of its replies has waited although one must have waited.
+/// Limit of the number of further requests of a row. The test sends further requests if the command
+/// has accepted no request yet, or if no reply has waited yet although at least one has to.
 const DRAWS_MAX: usize = 200;
 /// The table must have at least this number of rows. Otherwise, the table has shrunk by mistake.
 const ROWS_MIN: usize = 130;
@@ -79,7 +79,8 @@ const CHANGES: &[Change] = &[
     &["EXPIRE str 1000", "EXPIRE hash 1000", "PERSIST ttl"],
     &["GETEX str PXAT 4102444800000", "GETDEL num"],
     &["DEBUG POPULATE 3 new", "DEBUG POPULATE 1 SECRET"],
-    // After this change, keys cannot be moved or copied to database 1.
+    // After this change, database 1 has keys of the same names. So these keys cannot be moved or
+    // copied there.
     &["SET new SECRET", "SELECT 1", "MSET str SECRET num 6 hash SECRET ttl SECRET", "SELECT 0"],
     // Expired keys in three cases: nobody touches them, a request touches them, or active expiry
     // deletes them.

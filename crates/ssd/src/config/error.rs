@@ -117,9 +117,9 @@ impl fmt::Display for ConfigError {
             }
             Self::NoSpare { units, spare, needed, config } => write!(
                 f,
-                "no spare: {spare} of {units} reclaim units are not exported, but {} handles and {} \
-                 units that are kept free need {needed}: export less, or use fewer handles or smaller \
-                 units",
+                "no spare: {spare} of {units} reclaim units are not exported, but {needed} are \
+                 needed for {} handles and {} units that are kept free: export less, or use fewer \
+                 handles or smaller units",
                 config.handles, config.thresholds.foreground_units
             ),
         }

@@ -68,7 +68,7 @@ impl Freeing {
         (end > blocks.start && !blocks.is_empty()).then_some(start..end)
     }
 
-    /// Of the blocks in this range, the first run of those whose space has to be given back.
+    /// Within these blocks, the first range whose space has to be given back.
     pub(super) fn first_in(&self, blocks: &Range<u64>) -> Option<Range<u64>> {
         let before = self.ranges.range(..=blocks.start).next_back();
         let before = before.filter(|(_, end)| **end > blocks.start);

@@ -1,7 +1,7 @@
-//! Sessions (the target's sides of connections) of the NVMe/TCP target with random hosts. A
-//! witness, which has decoders of its own, reads the same bytes as the session. The session's
-//! replies and its operations on the drive must be as the witness expects. `cargo x fuzz` runs this
-//! test for longer.
+//! Tests the NVMe/TCP target with random hosts. A session is the target's side of a connection. A
+//! witness reads the same bytes as the session, but has its own decoders. The session's replies and
+//! its operations on the drive must be as the witness expects. `cargo x fuzz` runs this test for
+//! longer.
 
 mod host;
 mod witness;
