@@ -23,8 +23,9 @@ const PLACES: usize = 150;
 /// Memory that a restore may take in addition to the value, in bytes.
 const MEMORY_BESIDE: usize = 1 << 20;
 
-/// One byte of a payload becomes at most this many bytes of memory: three bytes of LZF become at
-/// most 264 bytes, and a member takes at most 16 times as many bytes in a tree as in a payload.
+/// One byte of a payload becomes at most this many bytes of memory. Three bytes of LZF become at
+/// most 264 bytes, which is 88 bytes for each byte. A member then takes at most 16 times as many
+/// bytes in a tree as in the unpacked payload.
 const GROWTH_MAX: usize = 88 * 16;
 
 /// A value, without its version and checksum.
@@ -64,8 +65,8 @@ fn integers(all: &[i64]) -> Vec<u8> {
 /// A value of each type in each encoding that is read.
 fn values() -> Vec<Value> {
     let long = vec![b'l'; 5000];
-    // A string and an integer of each size for which a listpack or a ziplist has an encoding of its
-    // own.
+    // Strings and integers of several sizes, because a listpack and a ziplist encode each range of
+    // sizes in another way.
     let sizes: [&[u8]; 12] = [
         b"",
         b"a",

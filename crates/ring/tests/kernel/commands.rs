@@ -41,7 +41,7 @@ fn a_command_brings_its_memory_back() {
     let file = ring.adopt(OwnedFd::from(tempfile::tempfile().expect("a file for the test")));
     for fd in [null, file] {
         for memory in [Some(vec![7; 64]), None] {
-            // SAFETY: neither file accesses the memory.
+            // SAFETY: neither file passes the command to a device, so nothing accesses the memory.
             unsafe { ring.command(fd, NvmeCommand::default(), memory.clone(), 1) };
             let Outcome::Commanded { memory: back, result } = run(&mut ring) else {
                 panic!("the outcome is not that of a command")

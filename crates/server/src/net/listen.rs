@@ -37,7 +37,7 @@ pub struct Listener {
 ///
 /// # Errors
 /// When a required address or the Unix socket cannot be bound, or when there is nothing to listen
-/// on. An optional address is an error, too, when it is in use or when no descriptor is left.
+/// on. An optional address, too, causes an error when it is in use or when no descriptor is left.
 pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     let backlog = config.int("tcp-backlog") as i32;
