@@ -213,7 +213,7 @@ fn what_can_not_be_read_is_an_error_in_words() {
 }
 
 #[test]
-#[should_panic(expected = "cut once")]
+#[should_panic(expected = "already cut into buffers")]
 fn cutting_it_twice_is_a_bug() {
     let mut mapped = MappedFile::anonymous(SIZE).expect("there is memory");
     let _first = mapped.buffers(SIZE);
