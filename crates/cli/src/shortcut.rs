@@ -89,7 +89,7 @@ impl Shortcut {
 
 /// The file name of the library that is loaded into a program.
 const LIBRARY: &str = "libslimio_preload.so";
-/// The environment variable with the path of another library to load.
+/// If this environment variable is set, the library at the path that it names is loaded instead.
 const LIBRARY_VARIABLE: &str = "SLIMIO_PRELOAD";
 
 impl RunArgs {
@@ -106,8 +106,8 @@ impl RunArgs {
         let program = self.program[0].display();
         let status = run.run(say_of_run);
         let status = status.map_err(|error| format!("{program}: {error}"))?;
-        // Shells use the same exit status when a signal has ended a program: 128 plus the signal's
-        // number.
+        // If a signal has ended the program, the exit status is 128 plus the signal's number, as in
+        // shells.
         let by_signal = status.signal().map(|signal| 128 + signal);
         std::process::exit(status.code().or(by_signal).unwrap_or(1));
     }
@@ -149,7 +149,7 @@ fn say_of_run(line: &str) {
 /// package puts it.
 fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
-        // The path is made absolute, because the program may start others in other folders.
+        // The path is made absolute, because the program may start other programs in other folders.
         return std::path::absolute(path).map_err(|error| format!("{LIBRARY_VARIABLE}: {error}"));
     }
     let program = std::env::current_exe()
@@ -214,8 +214,8 @@ fn probe(path: &Path) -> Result<(), String> {
         say("short path: yes: a durable write can be one direct overwrite");
         if !probe.may_lease {
             say(
-                "but: only the file's owner can hold a write lease on the file, and a log that ends \
-                 at its last byte that is not zero needs this lease",
+                "but: only the file's owner can hold a write lease on the file, and a log needs this \
+                 lease if only its last byte that is not zero shows where the log ends",
             );
         }
     } else {

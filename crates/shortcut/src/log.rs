@@ -88,7 +88,8 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     }
 }
 
-/// Whether a call failed because another process was in the middle of a call for too long.
+/// Whether a call on the stage failed because another process held a lock of the stage for too
+/// long.
 pub(crate) fn is_late<T>(result: &io::Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }

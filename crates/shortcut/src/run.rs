@@ -164,8 +164,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// Notes signals from now on. Signals that are ignored, for example because of nohup, stay
-    /// ignored, and the program ignores them, too.
+    /// From now on, records which signals come. Signals that are ignored, for example because of
+    /// nohup, stay ignored, and the program ignores them, too.
     fn watched() -> io::Result<Self> {
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;

@@ -12,13 +12,13 @@ use crate::evict::EvictionConfig;
 use crate::keyspace::DbIndex;
 use crate::value::{StringRef, ValueRef};
 
-/// In a collection that is written in parts, a string of at most this many bytes is written whole.
-/// A longer string is itself split into parts.
+/// If a collection is written in parts, and no string of an element has more bytes than this, the
+/// element is written whole. Otherwise, each string of the element is written in pieces.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
 
 const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "a packed collection is written whole");
 
-/// Size in bytes of the parts of a key.
+/// Size in bytes of the pieces of a key that is too long to be written whole.
 const KEY_PIECE_SIZE: usize = 256 * 1024;
 
 /// A chunk that is complete.
@@ -77,7 +77,7 @@ impl ChunkEncoder {
     }
 
     /// Writes how many keys a database has, and how many of them expire, so that the loader can
-    /// make room for them at once. This should be called before any entry is encoded.
+    /// make room for all of them in advance. This should be called before any entry is encoded.
     pub fn resize_db(&mut self, db: DbIndex, keys: usize, expiring: usize) {
         self.select(db);
         self.encoder.resize_db(keys as u64, expiring as u64);
@@ -195,8 +195,8 @@ impl ChunkEncoder {
         }
     }
 
-    /// Writes a string of an element in pieces. The loader collects the pieces, until the next
-    /// opcode makes them a string of the element.
+    /// Writes a string of an element in pieces. The loader collects the pieces. The caller then
+    /// writes the opcode `LONG_ELEMENT`, which makes the collected pieces a string of the element.
     fn long_element<E>(
         &mut self,
         db: DbIndex,

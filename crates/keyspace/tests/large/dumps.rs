@@ -1,4 +1,5 @@
-//! `DUMP`, `RESTORE` and digests of large values run in steps, and see one point in time.
+//! With large values, `DUMP`, `RESTORE` and `DEBUG DIGEST-VALUE` run in steps. Changes between the
+//! steps must not affect the result.
 
 use slimio_keyspace::debug_digest_value;
 use slimio_resp::{Blob, OwnedRequest};
