@@ -115,7 +115,7 @@ def parts(commands):
 
 def different_state(clients):
     """The first key that differs between the servers, or None. The result has the form (command,
-    ours, theirs), as in `run`, and the command is `["(state of)", key]`.
+    ours, theirs), and the command is `["(state of)", key]`.
     """
     ours, theirs = map(state_of, clients)
     for place in sorted(set(ours) | set(theirs)):

@@ -21,8 +21,8 @@ ROUNDS = 20
 KEYS = ("a", "b")
 DBS = ("0", "1")
 # Lifetime of a key that is to expire soon. No `PEXPIRE` sets this lifetime, because stock Redis
-# reads the clock twice in a `PEXPIRE`. If the lifetime has passed between the two, stock Redis
-# deletes the key at once.
+# reads the clock twice in a `PEXPIRE`. If the lifetime passes between the two readings, stock Redis
+# deletes the key immediately.
 SOON_MS = "2"
 # After this time, a key with the lifetime `SOON_MS` has expired.
 EXPIRED_AFTER_SECONDS = 0.004

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use slimio_device::{LBA_SIZE, WriteLease};
 
-/// Bytes that are read at once.
+/// Largest number of bytes that a single read takes.
 const PIECE: u64 = 1 << 20;
 /// A log of Redis or Valkey begins with one of these bytes. The first is the beginning of a
 /// request, the second that of a comment.

@@ -1,7 +1,9 @@
 //! Carries out requests that the guest makes to the host while the guest runs. The host can make a
 //! namespace fail, heal it, hold its operations, or unplug it. The host can also start or end the
-//! [drive](Drive) that it serves. QEMU's node `disk-NAME` stands directly on the image, or on a
-//! driver that injects errors.
+//! [drive](Drive) that it serves.
+//!
+//! Each namespace has a block node `disk-NAME` in QEMU. Below this node is either the namespace's
+//! image itself or a driver that injects errors.
 
 use slimio_host::Failure;
 

@@ -60,8 +60,8 @@ pub(super) fn formed_anew(context: &mut Context<'_>, form: EditForm<'static>) ->
     anew
 }
 
-/// The same set, converted to an intset if all members are integers and there are not too many.
-/// Redis does the same with a stored intersection.
+/// The same set, converted to an intset if all members are integers and an intset may have that
+/// many members. Redis does the same with a stored intersection.
 pub(super) fn integers_anew(
     context: &mut Context<'_>,
     form: EditForm<'static>,

@@ -192,7 +192,7 @@ fn draws_are_even() {
     const DRAWS: usize = 200_000;
     let mut model = Model::default();
     // With this count of keys, half of the buckets are split. A split bucket holds half as many
-    // keys as another bucket, but each key must be drawn equally often.
+    // keys as a bucket that is not split, but each key must be drawn equally often.
     for key in 0..200 {
         let hash = model.random();
         model.insert(key, hash);

@@ -20,9 +20,8 @@ use crate::inbox::Inbox;
 use crate::net::ConnId;
 use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
-/// At most this many clients that wait for keys are served in one turn. The other clients are
-/// served in the next turns. Until then, no other client gets at the keys that these clients wait
-/// for.
+/// At most this many clients that wait for keys are served in one turn. The rest of them are served
+/// in the next turns. Until then, clients that do not wait for these keys can't use them.
 const SERVED_MAX: usize = 256;
 
 impl Connections {
@@ -209,7 +208,7 @@ impl Connections {
         }
     }
 
-    /// Whether a resumed client's requests have not run yet.
+    /// Whether any resumed client still has to be served.
     pub(crate) fn has_resumed(&self) -> bool {
         !self.waiting.resumed.is_empty()
     }

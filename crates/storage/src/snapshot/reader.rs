@@ -79,7 +79,7 @@ impl Chunk {
 
 impl SlotReader {
     /// Opens the snapshot that the superblock describes, and checks header, index and trailer. The
-    /// reads of `ahead` chunks are in flight at once.
+    /// chunks are read later, with the reads of up to `ahead` chunks in flight at the same time.
     ///
     /// # Errors
     /// [`Error::Truncated`] if the slot is too short, [`Error::SnapshotDamaged`] if the slot does
