@@ -57,8 +57,8 @@ class HeldWrites:
         return test.skipTest(f"no cgroup that holds up writes: {why}")
 
     def hierarchies(self, test):
-        """The mounted hierarchies of cgroups. If no hierarchy of version 1 controls block I/O, the
-        test mounts such a hierarchy."""
+        """The mounted hierarchies of cgroups. If none of version 1 controls block I/O, mounts such
+        a hierarchy, too, until the test ends."""
         with open("/proc/self/mounts") as file:
             mounts = [line.split() for line in file]
         found = [(m[2], m[1], m[3]) for m in mounts if m[2] in ("cgroup", "cgroup2")]
@@ -94,8 +94,8 @@ class HeldWrites:
         self.limit(None)
 
     def wait_until_quiet(self):
-        """Waits until the device has done nothing for at least a fifth of a second, as seen by QUIET_TIMES
-        polls in a row."""
+        """Waits until QUIET_TIMES polls in a row see that the device has completed nothing since the
+        poll before. This takes at least a fifth of a second."""
         before, times = None, 0
 
         def is_quiet():

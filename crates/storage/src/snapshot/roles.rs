@@ -6,7 +6,8 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
-/// More blocks than any snapshot has. The bytes of twice this many blocks still fit a `u64`.
+/// A limit for the length of a snapshot, in blocks. No snapshot is nearly as long. A size in bytes
+/// still fits a `u64` if it is that of twice as many blocks.
 const LEN_LBAS_MAX: u64 = 1 << 48;
 
 /// The roles of the snapshot slots, the root, and the end of the log, as the superblock stores
@@ -55,8 +56,9 @@ impl Snapshots {
         self.all().any(SlotSummary::is_fuzzy)
     }
 
-    /// Lowers the root's consistent LSN, up to which the root needs the log, to `lsn`, where the
-    /// log ends. The root can't need any records after this end.
+    /// Called when it is known that the log ends at `lsn`. The root needs the log up to its
+    /// consistent LSN, but it can't need records after the log's end. So if the consistent LSN is
+    /// higher than `lsn`, lowers it to `lsn`.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
@@ -119,7 +121,7 @@ impl Snapshots {
         }
     }
 
-    /// The roles after a snapshot of `kind` in `slot` was adopted.
+    /// The roles as they will be when a snapshot of `kind` in `slot` is adopted.
     pub(crate) fn with(&self, slot: SlotName, kind: SnapshotKind) -> Self {
         let mut then = *self;
         then.adopt(
@@ -142,7 +144,9 @@ impl Snapshots {
         then
     }
 
-    /// Drops the root, because the log starts at an LSN at which the data set was empty.
+    /// Called when the log starts at an LSN at which the data set was empty. Recovery then needs no
+    /// root, so there is none from now on. An on-demand snapshot that was the root stays in its
+    /// slot.
     pub(crate) fn forget_root(&mut self) {
         if let Some(root) = self.root.take() {
             self.held[root.index()].take_if(|held| held.kind == SnapshotKind::Wal);

@@ -25,7 +25,7 @@ struct FileMedia {
     is_mapped: bool,
 }
 
-/// The moment of a start at which the file is truncated.
+/// When the file is truncated while a server starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,
