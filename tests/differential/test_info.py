@@ -16,7 +16,8 @@ from harness.wait import until
 
 ROUNDS = 25
 COMMANDS_PER_ROUND = 60
-# Both servers read a request below this size in one piece. The head of the request is not counted.
+# Both servers read a request below this size in one piece. The size does not include the line that
+# begins the request and says how many arguments follow.
 READ_SIZE = 16_000
 # Upper limit of the bytes that an argument takes in addition to its text.
 ARGUMENT_HEAD_SIZE = 12

@@ -94,8 +94,8 @@ class HeldWrites:
         self.limit(None)
 
     def wait_until_quiet(self):
-        """Waits until QUIET_TIMES polls in a row see that the device has completed nothing since the
-        poll before. This takes at least a fifth of a second."""
+        """Waits until QUIET_TIMES polls in a row see that the device has completed nothing since
+        the poll before. This takes at least a fifth of a second."""
         before, times = None, 0
 
         def is_quiet():

@@ -215,7 +215,7 @@ fn probe(path: &Path) -> Result<(), String> {
         if !probe.may_lease {
             say(
                 "but: only the file's owner can hold a write lease on the file, and a log needs this \
-                 lease if only its last byte that is not zero shows where the log ends",
+                 lease if its last byte that is not zero is the only sign of where it ends",
             );
         }
     } else {

@@ -11,8 +11,8 @@ use slimio_device::{LBA_SIZE, WriteLease};
 
 /// Largest number of bytes that a single read takes.
 const PIECE: u64 = 1 << 20;
-/// A log of Redis or Valkey begins with one of these bytes. The first is the beginning of a
-/// request, the second that of a comment.
+/// If a log of Redis or Valkey does not begin with an RDB file, it begins with one of these bytes.
+/// A request begins with the first of them, and a comment with the second.
 const RESP: [u8; 2] = [b'*', b'#'];
 /// The first bytes of a log of Redis or Valkey that begins with an RDB file.
 const RDB: &[u8; 5] = b"REDIS";

@@ -32,8 +32,9 @@ pub(crate) const PASSED: [(i32, Signal); 7] = [
     (signal_hook::consts::SIGWINCH, Signal::WINCH),
 ];
 
-/// How long to wait for a killed process to end, and the time between two checks.
+/// How long to wait for a killed process to end.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Time between two checks whether the killed process has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 const NONE_MET: &str = "no file was written by the short path: no process has opened a file that can take \
@@ -157,7 +158,7 @@ impl Run {
 
 /// The signals that come to this process.
 struct Signals {
-    /// Readable after any of the signals.
+    /// Readable when one of the signals has come.
     wake: UnixStream,
     /// The signals that are passed on, and whether each has come.
     passed: Vec<(Signal, Arc<AtomicBool>)>,

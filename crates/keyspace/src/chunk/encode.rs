@@ -38,7 +38,7 @@ pub struct ChunkOptions {
     /// The eviction policy. The policy decides which usage of keys the chunks keep: none, the idle
     /// time, or the frequency.
     pub eviction: EvictionConfig,
-    /// The point in time, in milliseconds since 1970.
+    /// The time at which idle times end, and frequencies are computed, in milliseconds since 1970.
     pub now_ms: i64,
 }
 
@@ -101,7 +101,8 @@ impl ChunkEncoder {
         Ok(())
     }
 
-    /// Passes the incomplete last chunk to `emit`, if there is one. Ends the snapshot.
+    /// Ends the snapshot. If the last chunk is not complete, but has some bytes, passes this chunk
+    /// to `emit`.
     pub fn finish<E>(
         &mut self,
         emit: &mut impl FnMut(Chunk<'_>) -> Result<(), E>,
@@ -232,7 +233,7 @@ impl ChunkEncoder {
         self.cut(emit)
     }
 
-    /// Writes one of our own opcodes, between entries.
+    /// Writes, between two entries, an opcode that RDB does not have.
     fn opcode(&mut self, db: DbIndex, opcode: u8) {
         self.select(db);
         self.encoder.byte(opcode);

@@ -33,8 +33,8 @@ pub(super) fn store(context: &mut Context<'_>, form: EditForm<'static>, event: E
     context.integer(len as i64)
 }
 
-/// The form in which Redis begins the result of an intersection that is stored. `smallest` is the
-/// smallest of the intersected sets.
+/// When Redis stores an intersection, it adds the members to a set that is empty at first. Returns
+/// the form of this empty set. `smallest` is the smallest of the intersected sets.
 pub(super) fn result_packing(smallest: &Value) -> Packing {
     match smallest {
         Value::Packed(Packing::SetIntset, _) => Packing::SetIntset,

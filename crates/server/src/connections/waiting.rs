@@ -21,7 +21,7 @@ use crate::net::ConnId;
 use crate::waiting::{Again, KeyName, Line, Reason, Then, Ticket, Waiting, WantedKeys, deadline};
 
 /// At most this many clients that wait for keys are served in one turn. The rest of them are served
-/// in the next turns. Until then, clients that do not wait for these keys can't use them.
+/// in the next turns. Until then, no other client gets at the keys that the rest wait for.
 const SERVED_MAX: usize = 256;
 
 impl Connections {

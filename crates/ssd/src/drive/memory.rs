@@ -15,8 +15,8 @@ impl EmulatedDrive {
         let lba = LBA_SIZE as u64;
         let blocks = offset / lba..(offset + size as u64).div_ceil(lba);
         let mut core = self.core.lock();
-        // While blocks are mapped, their space can't be given back. So the space of deallocated
-        // blocks is given back now.
+        // While blocks are mapped, their space can't be given back to the file system. So the space
+        // of blocks that were deallocated before is given back now.
         core.give_back_within(&blocks).map_err(|error| failed("deallocating in", error))?;
         let mapped = self.data.map(offset, size)?;
         core.set_mapped(blocks).map_err(|error| failed("writing beside", error))?;
@@ -26,9 +26,9 @@ impl EmulatedDrive {
 
 impl Core {
     /// Called when a host is about to change `range`. The caller has checked that no block of
-    /// `range` is mapped into memory now. If the journal still notes such a block as mapped, the
-    /// mapping has ended. This call then removes the note, which gives all blocks of the mapping
-    /// back to the drive.
+    /// `range` is mapped into memory now. If the journal still has a block of `range` as mapped,
+    /// that mapping has ended. This call then takes the whole mapping out of the journal. So all
+    /// blocks of the mapping belong to the drive again.
     pub(super) fn take_from_memory(&mut self, range: LbaRange) -> Result<(), DeviceError> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let mapped = journal.mapped();

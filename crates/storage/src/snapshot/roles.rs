@@ -6,8 +6,8 @@ use super::{SlotSummary, SnapshotKind};
 use crate::layout::{SLOT_COUNT, put_u32, put_u64, slot_record as at, superblock, u32_at, u64_at};
 use crate::{Lsn, SlotName};
 
-/// A limit for the length of a snapshot, in blocks. No snapshot is nearly as long. A size in bytes
-/// still fits a `u64` if it is that of twice as many blocks.
+/// Upper limit of a snapshot's length, in blocks. Even the size in bytes of twice this many blocks
+/// fits a `u64`.
 const LEN_LBAS_MAX: u64 = 1 << 48;
 
 /// The roles of the snapshot slots, the root, and the end of the log, as the superblock stores

@@ -25,7 +25,7 @@ struct FileMedia {
     is_mapped: bool,
 }
 
-/// When the file is truncated while a server starts.
+/// How far a start has come when the file is truncated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loses {
     Never,

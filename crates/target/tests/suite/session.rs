@@ -1,4 +1,4 @@
-//! Sessions without sockets. The tests set the time.
+//! Tests of sessions without sockets. Each test tells the session what time it is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -214,7 +214,8 @@ fn asked(io: &mut Queue, now: Instant) -> Vec<(u16, u16)> {
     pairs
 }
 
-/// A host with a slow network sends the data of one command after the other, and never pauses.
+/// A host with a slow network sends the data of one command after the other, and never pauses. Such
+/// a host must not be cut off.
 #[test]
 fn a_slow_host_that_always_sends_is_not_cut_off() {
     let target = Target::start();
@@ -310,7 +311,7 @@ fn a_queue_that_was_idle_for_long_is_not_cut_off() {
     assert!(io.session.output().is_empty());
 }
 
-/// The total size of a connection's buffers must be limited, even if the buffers have only zeros.
+/// The total size of a connection's buffers must be limited, even if the buffers hold only zeros.
 #[test]
 fn zeros_for_many_commands_share_the_connections_memory() {
     let target = Target::start();
