@@ -213,10 +213,8 @@ fn probe(path: &Path) -> Result<(), String> {
     if probe.can_be_taken() {
         say("short path: yes: a durable write can be one direct overwrite");
         if !probe.may_lease {
-            say(
-                "but: only the file's owner can hold a write lease on the file, and a log needs \
-                 the lease if its last byte that is not zero is the only sign of where it ends",
-            );
+            say("but: only the file's owner can hold a write lease on the file, and a log needs \
+                 the lease if its last byte that is not zero is the only sign of where it ends");
         }
     } else {
         say("short path: no");
