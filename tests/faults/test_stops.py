@@ -24,8 +24,9 @@ class Stops(TestCase):
     def check_half(self, half):
         for name, before, request in list(self.requests.rows())[half::2]:
             with self.subTest(name):
-                # Only the best try counts. CPU time also grows while other processes use the cores,
-                # and it includes the time in which a hypervisor lends the cores to others.
+                # A stop is measured in CPU time. This time also grows while other processes use the
+                # cores, and it includes the time in which a hypervisor lends the cores to others.
+                # So only the best try counts.
                 tries = (longest_stop(self.requests, before, request) for _ in range(TRIES))
                 took = next((took for took in tries if took < LIMIT_MS), None)
                 self.assertIsNotNone(took, f"{name} holds up other clients for more than {LIMIT_MS} ms")

@@ -88,9 +88,9 @@ impl Drop for Mapping {
 /// overwrites blocks in place, a store can never run out of space. If another fault happens, the
 /// process goes on: see [`Buffer::faults`].
 ///
-/// This value is made by a [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice)
-/// or an [`ImageFile`](crate::ImageFile), whose lock or claim protects the bytes as long as a piece
-/// of the mapping lives.
+/// A [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
+/// [`ImageFile`](crate::ImageFile) makes this value. Its lock or claim protects the bytes until this
+/// value and all its buffers are dropped.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Arc<Mapping>,

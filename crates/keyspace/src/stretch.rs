@@ -9,8 +9,8 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// Reads the first element of a pattern, which must not be a star. Returns the element and the
-    /// rest of the pattern.
+    /// Reads the first element of a pattern. The pattern must not begin with a star. Returns the
+    /// element and the rest of the pattern.
     ///
     /// # Panics
     /// Panics if the pattern is empty.
@@ -108,7 +108,8 @@ impl Stretch {
 /// 35(10), 1992.
 #[derive(Debug)]
 pub(crate) struct ShiftAnd {
-    /// For each byte, a mask of `words` words: the characters of the stretch that match the byte.
+    /// For each of the 256 values of a byte, a mask of `words` words. Its bits say which characters
+    /// of the stretch match the value.
     masks: Vec<u64>,
     words: usize,
     /// The bit of the last character, in the last word.
@@ -135,8 +136,8 @@ impl ShiftAnd {
 
     /// Where the first match in `text` ends.
     pub(crate) fn end_of_first(&self, text: &[u8]) -> Option<usize> {
-        // Bit `i` says whether the first `i + 1` characters of the stretch match the last `i + 1`
-        // bytes of the text, up to and including this byte.
+        // Bit `i` says whether the first `i + 1` characters of the stretch match the `i + 1` bytes
+        // of the text that end with `byte`.
         let mut state = vec![0_u64; self.words];
         for (at, &byte) in text.iter().enumerate() {
             let row = &self.masks[usize::from(byte) * self.words..][..self.words];

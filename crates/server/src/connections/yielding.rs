@@ -1,5 +1,6 @@
-//! Commands that run in steps and, unlike long requests, keep no other client from any key between
-//! their steps. Most of them read clones of large values.
+//! Commands that run in steps. Between their steps, other clients may use every key. A long request,
+//! in contrast, can hold keys between its steps. Most commands of this kind read clones of large
+//! values.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,10 @@ use crate::waiting::{Line, Reason, Then};
 const STEPS_TIME: Duration = Duration::from_millis(2);
 
 impl Connections {
-    /// Runs one step of each command that runs in steps, as long as there is time. Commands that
-    /// lacked room in the log try again. If there is a long request, these commands run further
-    /// steps until they have had as much time in this turn as the long request.
+    /// Runs one step of each command that runs in steps, as long as there is time. Commands whose
+    /// last try found no room in the log try again. If there is a long request, all commands in
+    /// steps run further steps, until together they have had as much time in this turn as the long
+    /// request may take.
     pub(crate) fn resume_yielded(&mut self, engine: &mut Engine) {
         self.retry_steps(engine);
         if self.yielding.is_empty() {

@@ -49,8 +49,8 @@ pub(crate) struct Settings {
     /// Limit of the memory that may be held for a snapshot, in bytes; 0 means a share of the data
     /// set's size.
     pub(crate) snapshot_memory_limit: u64,
-    /// Limit of the bytes per second that a snapshot takes while commands are served; 0 means no
-    /// limit.
+    /// Limit of the bytes of keys and values that a snapshot takes per second while commands are
+    /// served; 0 means no limit.
     pub(crate) snapshot_rate: u64,
     /// Limit of the bytes per second that the check of snapshots reads; 0 turns the check off.
     pub(crate) check_rate: u64,
@@ -114,8 +114,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Notes the I/O path to the volume, and why no better path is used. Returns whether the path
-    /// has changed.
+    /// Notes the I/O path to the volume, and why no better path is used. If `why_not_better` is
+    /// empty, the reason noted before stays. Returns whether the path has changed.
     pub(crate) fn set_io_path(&mut self, io_path: &str, why_not_better: &str) -> bool {
         let is_new = self.io_path != io_path;
         io_path.clone_into(&mut self.io_path);
