@@ -1,6 +1,6 @@
-//! A comparison as pictures: bars per row, latency by percentile, throughput over time. The
-//! pictures are drawn from the file of the comparison's runs, so they can be drawn again without
-//! running anything.
+//! A comparison as pictures: bars per row, latency by percentile, throughput over time. A row is a
+//! scenario with the runs of all servers. The pictures are drawn from the file of the comparison's
+//! runs, so they can be drawn again without running anything.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -64,7 +64,7 @@ pub fn draw(out: &Path) -> Result<Vec<String>> {
 /// The contents of a file of runs.
 #[derive(Default)]
 struct Found {
-    /// Names of the servers, in the order of a round.
+    /// Names of the servers, in the order in which each round runs them.
     servers: Vec<String>,
     rows: Vec<Row>,
 }

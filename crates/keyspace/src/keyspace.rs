@@ -28,7 +28,7 @@ use crate::value::ValueRef;
 /// The largest number of databases that a keyspace can have.
 pub const DB_COUNT_MAX: usize = 1 << 15;
 
-/// A database by its number.
+/// The number of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbIndex(pub u16);
 
@@ -165,7 +165,7 @@ impl Keyspace {
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {
-        assert!((1..=DB_COUNT_MAX).contains(&config.db_count), "the count of databases is valid");
+        assert!((1..=DB_COUNT_MAX).contains(&config.db_count), "the count of databases is out of range");
         let (high, low) = ((seed >> 64) as u64, seed as u64);
         let numbers = (0..config.db_count).map(|number| DbIndex(number as u16));
         let dbs: Vec<Db> = numbers.map(Db::new).collect();
@@ -326,8 +326,8 @@ impl Keyspace {
         })
     }
 
-    /// Applies the payload of a log record. No key expires meanwhile. Returns the count of changes,
-    /// as [`Effects::touched_count`] does.
+    /// Applies the payload of a log record. No key expires meanwhile. Returns the count of changes.
+    /// A key that was changed twice counts twice.
     ///
     /// If a command fails, the commands before it have been applied.
     pub fn apply(&mut self, mut db: DbIndex, payload: &[u8]) -> Result<usize, ApplyError> {

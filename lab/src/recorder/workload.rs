@@ -215,10 +215,10 @@ impl Workload {
         state.aof_bytes.saturating_sub(self.key_count * self.value_size as u64)
     }
 
-    /// For stock Redis, waits until a rewrite that runs or is due has ended, because Redis would
-    /// postpone `BGSAVE` until then. Then waits until the files that Redis deleted are closed. A
-    /// child that is forked before that would keep these files open. While the child saves, the
-    /// file system would then lack the space of a whole log.
+    /// With stock Redis, waits until no rewrite runs and none is due, because Redis would postpone
+    /// `BGSAVE` until then. Then waits until Redis has closed the files that it deleted. If `BGSAVE`
+    /// came earlier, its child process would keep these files open. As long as the child saved, the
+    /// file system would lack the space of a whole log.
     fn wait_for_rewrite(&self, server: &Server, client: &mut Client) -> Result<()> {
         if server.config().kind != ServerKind::Stock {
             return Ok(());

@@ -44,8 +44,9 @@ impl Row {
     }
 }
 
-/// All rows. Subcommands replace their container command, except that `COMMAND` itself stays, too.
-/// The words that follow `DEBUG` count as subcommands.
+/// All rows. A command with subcommands has no row of its own, but a row for each subcommand.
+/// `COMMAND` has both, because it also works without a subcommand. The words that follow `DEBUG`
+/// count as subcommands.
 pub(crate) fn all(client: &mut Client) -> Vec<Row> {
     let mut rows = Vec::new();
     for described in ask(client, &["COMMAND"]).list() {

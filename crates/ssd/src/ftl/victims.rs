@@ -36,8 +36,8 @@ impl VictimIndex {
         }
     }
 
-    /// Notes that the valid count of a filled unit, the number of its pages that hold data, has
-    /// fallen to `valid`.
+    /// Notes that the valid count of a filled unit has fallen to `valid`. The valid count is the
+    /// number of the unit's pages that hold data.
     #[inline]
     pub(super) fn moved(&mut self, unit: u32, valid: u32) {
         if let Self::Greedy(units) = self
@@ -77,6 +77,7 @@ impl VictimIndex {
 
     /// Fills the empty index of a group with units, which come in the order of
     /// [`in_order`](Self::in_order). `None` if they are not exactly the filled units of the group.
+    /// For a policy without an index, `in_order` must be empty instead.
     pub(super) fn restore(&mut self, group: u16, in_order: Vec<u32>, units: &Units) -> Option<()> {
         if matches!(self, Self::CostBenefit) {
             return in_order.is_empty().then_some(());
