@@ -47,7 +47,7 @@ ODD = [
     b"*1\r\n$4\r\nPINGxx", b"*2\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n",
 ]
 
-WAITS_FOR_EVER = "stock closes a connection after the last reply was sent, so it stays open if the client wants no replies"
+WAITS_FOR_EVER = "stock closes a connection only after a last reply was sent, so a connection without replies stays open"
 ENDS_AT_ZERO = "for stock, a line's text ends at a zero byte, so stock waits for the end of this line"
 HALF_A_REPLY = "stock announces the number of a transaction's replies, but does not send the one to CLIENT REPLY"
 # Each row has the bytes to send, the difference and its reason, our reply, and stock's reply.
@@ -219,8 +219,8 @@ class Pipelines(TestCase):
         for data, why, ours, theirs in OTHERWISE:
             with self.subTest(why):
                 for server, wanted in zip(self.servers, (ours, theirs)):
-                    # Half a second shows that a connection stays open. Closing a connection may
-                    # take longer on a busy machine.
+                    # If the connection must stay open, half a second is a long enough test. If the
+                    # server must close it, this may take longer on a busy machine.
                     timeout = 0.5 if wanted[1] == "open" else TIMEOUT_SECONDS
                     self.assertEqual(exchange(server, [data], [], 0, True, timeout), wanted)
 

@@ -95,8 +95,8 @@ class Emulated(TestCase):
         return int(own[f"placement_{lifetime}"].rpartition("bytes=")[2])
 
     def counted(self, server):
-        """Waits until the server has read the drive's counters after everything was written.
-        Returns the fields of INFO."""
+        """Waits until the drive's counters in INFO are new enough to include `ROUNDS * SIZE` bytes
+        from the host. Returns the fields of INFO."""
 
         def fresh():
             own = server.info("slimio")
@@ -134,8 +134,8 @@ class Emulated(TestCase):
         self.check_by_name_alone()
 
     def check_by_name_alone(self):
-        """The drive's name alone is enough to open it, because the options that it was made with
-        are kept beside its file."""
+        """Opens the drive by its name alone. This works because the drive's options are kept beside
+        its file."""
         code, text = tool("inspect", "--volume", self.name)
         self.assertEqual(code, 0, text)
         self.assertIn(" reclaim units: ", text)

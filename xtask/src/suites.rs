@@ -13,8 +13,8 @@ use slimio_host::report::Report;
 
 use crate::{clients, fuzz, lint, peers, planted, setup};
 
-/// Programs that make and mount file systems on the device whose requests `slimio-lab` records, and
-/// the Debian package of each.
+/// Programs for recordings: they prepare the recorded device, and make file systems on it. Each has
+/// the name of its Debian package.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),

@@ -130,8 +130,8 @@ impl Server {
     /// recovery, when commands begin to be served.
     ///
     /// # Errors
-    /// When the volume cannot be read, or when the log failed and the data in memory could not be
-    /// made durable at the end.
+    /// When the volume cannot be read, when the kernel refuses calls that the server needs, or when
+    /// the log failed and the data in memory could not be made durable at the end.
     pub fn run(mut self, ready: impl FnOnce()) -> Result<(), String> {
         let result = self.serve(ready);
         if let Some(path) = &self.engine.facts.unix_path {
@@ -238,8 +238,9 @@ impl Server {
 
     /// One round: sleeps until an event comes, and handles the events.
     fn turn(&mut self) {
-        // Passes to the network all requests that were noted since the last call of `grant`, for
-        // example at the end of a snapshot. This must happen before the sockets are polled.
+        // Gives the network layer the tasks that were noted since the last call of `grant`, for
+        // example to go on reading from a connection. This must happen before the sockets are
+        // polled.
         self.connections.grant(&mut *self.net);
         let timeout = self.connections.timeout(&mut self.engine);
         self.connections.end_turn(&mut self.engine);

@@ -37,7 +37,8 @@ impl Oracle {
         (replies, read(&mut self.client).unwrap())
     }
 
-    /// Resets the state to the state after these units, by running each unit at its own time.
+    /// Empties the data set and runs each of these units again, at the time at which it first ran.
+    /// Then sets the clock to `now_ms`.
     pub(crate) fn reset(&mut self, units: &[(i64, Unit)], now_ms: i64) {
         self.client.call(&["FLUSHALL"]);
         for at_once in units.chunk_by(|(at_ms, _), (next_ms, _)| at_ms == next_ms) {
