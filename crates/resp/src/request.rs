@@ -256,7 +256,8 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// The argument as Redis reads an integer: see [`parse_i64`].
+    /// The argument as an integer, by the rules of Redis; `None` if it is not an integer. See
+    /// [`parse_i64`].
     pub fn to_i64(self) -> Option<i64> {
         match self {
             Arg::Bytes(bytes) => parse_i64(bytes),

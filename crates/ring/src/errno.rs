@@ -72,7 +72,7 @@ pub enum TransferError {
         /// Bytes that were asked for.
         asked: usize,
     },
-    /// The kernel failed the transfer.
+    /// The transfer failed with this error number.
     Os(Errno),
 }
 

@@ -187,7 +187,7 @@ impl<T: Copy, M: Memory, W: Width> Ring<T, M, W> {
         self.begin(file, payload, Kind::Write { memory, offset, is_durable, stream })
     }
 
-    /// Makes stable all writes to the file that have completed (`fdatasync`, or `fsync` if
+    /// Brings all completed writes to the file to stable media (`fdatasync`, or `fsync` if
     /// `with_metadata` is set). Completes with [`Outcome::Done`](crate::Outcome::Done).
     pub fn flush(&mut self, file: Fd, with_metadata: bool, payload: T) -> OpId {
         self.begin(file, payload, Kind::Flush { with_metadata })

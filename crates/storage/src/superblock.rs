@@ -91,12 +91,12 @@ pub struct Superblock {
     /// Identity of the device that the volume was last written on. It does not depend on the
     /// device's name. It is empty if areas are files or if the identity is unknown.
     pub identity: String,
-    /// Whether chunks and records may hold values of any type. Programs that read format versions
-    /// up to 5 only know strings and hashes, and must refuse such a volume.
+    /// Whether chunks and records may hold values of any type. A program that reads format versions
+    /// only up to 5 knows no types but strings and hashes, so it must refuse such a volume.
     pub has_types: bool,
 }
 
-/// The contents of the place of one copy of the superblock.
+/// What is on the device where a copy of the superblock should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.
@@ -136,7 +136,7 @@ impl Superblock {
     pub(crate) fn encode(&self) -> (Vec<u8>, u64) {
         assert!(
             self.wal_slots.len() <= layout::WAL_SLOTS_MAX as usize,
-            "the map has at most `WAL_SLOTS_MAX` slots"
+            "the map must have at most `WAL_SLOTS_MAX` slots"
         );
         let mut bytes = vec![0; at::SIZE];
         bytes[at::MAGIC..at::MAGIC + 8].copy_from_slice(&layout::SUPERBLOCK_MAGIC);
@@ -321,7 +321,7 @@ impl Superblock {
         assert_eq!(
             Self::decode(&bytes),
             SuperblockCopy::Valid(Box::new(self.clone()), checksum),
-            "an encoded superblock can be decoded"
+            "an encoded superblock must be decoded to the same superblock"
         );
         for copy in copies {
             let mut buffer = Buffer::zeroed(SUPERBLOCK_COPY_LBAS as usize);

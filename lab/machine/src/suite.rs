@@ -6,7 +6,7 @@
 //! ```text
 //! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
 //! # record: PLAIN                  one namespace, whose writes power_cut.rs checks afterwards
-//! # recover: log                   needs record; this file on ext4 has the marks, not a server
+//! # recover: log                   needs record; the marks are in this file on ext4
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, in the repository, or installed on the host
 //! # tests: slimio-device:nvme      test programs, packed under the name after the colon
@@ -85,11 +85,11 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Chooses the sessions whose name contains one of `words`, or all sessions if there are no
-    /// words. Without words, a run that is not `is_long` leaves out the sessions that need the
-    /// general kernel, and reports them as skipped. Then installs and builds everything that the
-    /// chosen sessions need. During the build, a server with planted bugs replaces the ordinary one
-    /// for a while. So nothing else may use the server until this function returns.
+    /// Chooses the sessions whose name contains one of `words`. If there are no words, chooses all
+    /// sessions; but unless `is_long` is set, sessions that need the general kernel are left out,
+    /// and are reported as skipped. Then installs and builds everything that the chosen sessions
+    /// need. During the build, a server with planted bugs replaces the ordinary one for a while. So
+    /// nothing else may use the server until this function returns.
     pub(super) fn prepare(
         words: &[String],
         is_long: bool,

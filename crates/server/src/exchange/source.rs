@@ -156,8 +156,8 @@ impl RecoverSink for Noting {
     }
 }
 
-/// Passes the keys that the log does not touch to the exporter, and replays the log on the other
-/// keys.
+/// Sorts the snapshot's keys. Those that the log does not touch go to the exporter at once. The
+/// others are kept, and the log is replayed on them.
 struct ExportSink<'a> {
     tail: LogTail,
     /// Entries of the snapshot that have not been passed on yet.
