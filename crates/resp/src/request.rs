@@ -94,8 +94,8 @@ impl Request {
         self.sealed = None;
     }
 
-    /// Stores the arguments received so far, together with `bytes`, of which they are ranges. Later
-    /// arguments are ranges of other bytes.
+    /// Stores the arguments received so far, together with `bytes`. These arguments are ranges of
+    /// `bytes`; later arguments are ranges of other bytes.
     pub fn seal(&mut self, bytes: Vec<u8>) {
         let items = std::mem::take(&mut self.items);
         let sealed = self.sealed.get_or_insert_default();
@@ -266,7 +266,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Whether the argument equals `text`, ignoring letter case. `text` is in lower case.
+    /// Whether the argument equals `text`, ignoring letter case.
     pub fn is(self, text: &str) -> bool {
         match self {
             Arg::Bytes(bytes) => bytes.eq_ignore_ascii_case(text.as_bytes()),
