@@ -99,4 +99,12 @@ mod tests {
             assert_eq!(found(bytes), []);
         }
     }
+
+    /// A longer argument takes too much time to hash just for a hint.
+    #[test]
+    fn a_request_with_a_longer_length_is_left_alone() {
+        let get = |length| format!("*2\r\n$3\r\nGET\r\n${length}\r\na\r\n");
+        assert_eq!(found(&get("000001")).len(), 1);
+        assert_eq!(found(&get("0000001")), []);
+    }
 }

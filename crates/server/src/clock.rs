@@ -149,4 +149,17 @@ mod tests {
         clock.begin_turn();
         assert!(clock.end_cpu_lap().is_some() && clock.end_turn().is_some());
     }
+
+    #[test]
+    fn every_turn_has_time_of_its_own() {
+        let mut clock = Clock::new();
+        for _ in 0..3 {
+            clock.begin_turn();
+            assert!(!clock.is_turn_over());
+            clock.begin_lap(clock.now + TURN_TIME);
+            assert!(!clock.is_turn_over());
+            clock.begin_lap(clock.now + TURN_TIME + Duration::from_nanos(1));
+            assert!(clock.is_turn_over());
+        }
+    }
 }

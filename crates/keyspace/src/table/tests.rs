@@ -187,6 +187,39 @@ fn equal_hashes_overflow_a_bucket_and_split_nothing_for_ever() {
     assert_eq!(met, 2_000);
 }
 
+/// If the look-ahead found the entry of another request, it would search the element in the wrong
+/// collection.
+#[test]
+fn looking_ahead_finds_the_entry_of_each_request() {
+    let mut model = Model::default();
+    for key in 0..5_000 {
+        let hash = model.random();
+        model.insert(key, hash);
+    }
+    let all: HashMap<u32, u32> = model.keys.iter().map(|(key, hash)| (*hash, *key)).collect();
+    assert_eq!(all.len(), model.keys.len(), "two keys have the same hash");
+    for round in 0..2_000 {
+        let count = round % (AHEAD_MAX + 1);
+        let hashes: Vec<u32> = (0..count)
+            .map(|_| {
+                let (key, other) = (model.random() % 5_000, model.random());
+                if other.is_multiple_of(4) { other } else { model.keys[&key] }
+            })
+            .collect();
+        // The table ignores the high bits.
+        let hash = |low: &u32| u64::from(*low) | 7 << 32;
+        let elements: Vec<ElementAhead<'_>> =
+            hashes.iter().map(|low| ElementAhead { hash: hash(low), element: b"" }).collect();
+        let mut found = [None; AHEAD_MAX];
+        model.table.bring_in_entries(&elements, &mut found);
+        let found = found.map(|slot| slot.map(key));
+        for (index, key) in found.iter().enumerate() {
+            let expected = hashes.get(index).and_then(|hash| all.get(hash));
+            assert_eq!(key.as_ref(), expected, "item {index} of {count}");
+        }
+    }
+}
+
 #[test]
 fn draws_are_even() {
     const DRAWS: usize = 200_000;
