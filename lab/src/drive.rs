@@ -16,7 +16,7 @@ use crate::error::{BenchError, Result};
 
 /// Size of a block, in bytes.
 pub const LBA_SIZE: usize = 4096;
-/// Number of commands in flight, unless a measurement is about another number.
+/// Number of commands in flight, unless a measurement has a number of its own.
 pub const DEPTH: usize = 32;
 /// The largest number of operations that warm up the caches before a measurement begins.
 const WARM_UP_MAX: u64 = 2000;
@@ -210,7 +210,7 @@ fn restart(program: &Path, folder: &Path, size_mib: u64) -> Result<String> {
     let taken = start.elapsed();
     let after = OverTcp::connect(&served, Duration::ZERO)?.counters()?;
     if after.0 < before.0 || after.1 < before.1 {
-        let text = format!("a kill set the drive's counters back from {before:?} to {after:?}");
+        let text = format!("after a kill, the counters went back from {before:?} to {after:?}");
         return Err(BenchError::Broken(text));
     }
     Ok(format!(

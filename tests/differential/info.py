@@ -24,7 +24,7 @@ FORMS = {
 
 
 def form(value):
-    """The form of a value, such as a number or a word. Programs that read INFO rely on it."""
+    """What a value looks like: a number, a word and so on. Programs that read INFO rely on this."""
     return next((name for pattern, name in FORMS.items() if re.fullmatch(pattern, value)), "word")
 
 

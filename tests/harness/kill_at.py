@@ -47,8 +47,8 @@ class Killer:
         return False
 
     def server(self, number, folder, **options):
-        """Starts a server. Returns whether the server was killed before it served. If the server
-        serves, this kills it before returning."""
+        """Starts a server. Returns whether the server was killed before it served. A server that
+        serves is killed before this method returns."""
         address = os.path.join(folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -11,8 +11,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
     /// If set, a kernel thread polls for operations that [`Device::kick`](crate::Device::kick)
-    /// hands over, so that this needs no system call. The thread goes to sleep once it has been
-    /// idle for this long (in whole milliseconds, at least one).
+    /// hands over, so that handing over needs no system call. The value says how long the thread
+    /// must have been idle before it goes to sleep (in whole milliseconds, at least one).
     pub submissions_idle: Option<Duration>,
     /// Whether a thread that waits for a completion polls the device, so that no interrupt is
     /// needed. [`Device::readiness`](crate::Device::readiness) is then `None`. Polling is possible

@@ -2,8 +2,8 @@
 //!
 //! Every change of an entry goes through this module. A capture, which makes the contents of a
 //! snapshot, takes every entry as it was when the capture began. So before a change, this module
-//! lets the capture take the entry as it is. The epoch of an entry is one bit. The capture still
-//! has to take the entries whose epoch is not the current one.
+//! lets the capture take the entry as it is. Each entry has a bit that is called its epoch (not an
+//! epoch of the log). The capture still has to take the entries whose epoch is not the current one.
 
 use slimio_planted::is_planted;
 use slimio_resp::Arg;

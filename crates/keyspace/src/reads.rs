@@ -1,9 +1,9 @@
 //! The keys and databases that a command's reply depends on, noted at each lookup.
 //!
 //! A command does not have to declare which keys it reads, because the lookup functions note these
-//! keys. They also note a key that does not exist, because the reply can reveal its absence. A
-//! server may hold back a reply until everything that the reply shows is durable. To do so, it
-//! waits for the newest change to anything that is noted here.
+//! keys. They also note a key that does not exist, because the reply can reveal its absence. If a
+//! server holds back a reply until everything that the reply shows is durable, the server waits for
+//! the newest change to anything that is noted here.
 
 use crate::keyspace::DbIndex;
 
@@ -16,7 +16,7 @@ pub enum Read {
     Db(DbIndex),
 }
 
-/// Count of items whose memory is kept from one command to the next.
+/// Largest number of items for which memory is kept from one command to the next.
 const KEPT_MAX: usize = 1024;
 
 /// What one or more commands have looked at. One `Reads` is cleared and reused for all commands, so

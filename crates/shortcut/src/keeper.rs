@@ -40,8 +40,8 @@ use crate::protocol::Meeting;
 use crate::tables::Table;
 use crate::{Kind, NotTaken, Pattern, Stage};
 
-/// How long the keeper leaves a log to the kernel before it takes the log again: the first such
-/// time, and the longest.
+/// After the keeper has given a log back to the kernel, it waits before it takes the log again. It
+/// waits for `RETRY_FIRST` at first, then twice as long each time, but at most for `RETRY_MAX`.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;
@@ -63,9 +63,9 @@ pub struct Keeper {
     folder: Option<Folder>,
     notes: Option<Notes>,
     guard: Option<Guard>,
-    /// The table of debts. It says which of the files that are overwritten in whole blocks have
-    /// changes that only a sync by the kernel makes durable. `None` if no pattern is for such
-    /// files, or if there is no room for the table.
+    /// The table of debts, for files that are overwritten in whole blocks. A file has a debt if it
+    /// has changes that only the kernel can make durable. `None` if no pattern is for such files,
+    /// or if there is no room for the table.
     table: Option<Table>,
     processes: Vec<Process>,
     logs: Vec<Log>,
@@ -141,8 +141,9 @@ impl Keeper {
         Ok((keeper, meeting))
     }
 
-    /// Starts the guard, a process that gives the logs back if this process is killed. The command
-    /// must call [`guard`](crate::guard) with its standard input.
+    /// Starts the guard, a process that gives the logs back if this process is killed. `command` is
+    /// a program and its arguments. The program must call [`guard`](crate::guard) with its standard
+    /// input.
     ///
     /// # Errors
     /// If the guard can't be started.

@@ -181,7 +181,12 @@ pub mod superblock {
         field("placement", PLACEMENT, 16, "zero; reserved for placement ids of the areas"),
         field("root_slot", ROOT_SLOT, 4, "the root: 0 none; 1, 2, 3 the snapshot in slot a, b, c"),
         field("log_state", LOG_STATE, 4, "0 the log goes on; 1 the log has ended"),
-        field("log_end", LOG_END, 8, "LSN of the log's end: later records are ignored; else 0"),
+        field(
+            "log_end",
+            LOG_END,
+            8,
+            "if the log has ended, the LSN of its end, after which records are ignored; else 0",
+        ),
         field("replication", REPLICATION, 64, "zero; reserved for replication id and offsets"),
         field(
             "slots",

@@ -44,7 +44,7 @@ pub struct Statistics {
     pub write_commands: u64,
     /// Number of errors that were ever added to the error log.
     pub errors: u64,
-    /// The number of each controller, with its host's name.
+    /// All controllers: the number of the controller, and its host's name.
     pub controllers: Vec<(u16, String)>,
 }
 

@@ -65,7 +65,7 @@ impl Policy {
             "everysec" => Ok(Self::EverySec),
             "no" => Ok(Self::No),
             "off" => Ok(Self::Off),
-            _ => Err(format!("unknown policy {name}; there are always, everysec, no, off")),
+            _ => Err(format!("unknown policy {name}; the policies are always, everysec, no, off")),
         }
     }
 

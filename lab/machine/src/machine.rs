@@ -93,7 +93,7 @@ pub(crate) enum Ended {
     Broken(Failure),
 }
 
-/// Runs the machine as [`run_once`] does, but [`Ended::Broken`] is a failure, too.
+/// Runs the machine as [`run_once`] does, but fails if the machine ends as [`Ended::Broken`].
 pub(crate) fn run(plan: &Plan<'_>, see: &mut dyn FnMut(&str)) -> Result<i32, Failure> {
     match run_once(plan, see)? {
         Ended::Status(status) => Ok(status),

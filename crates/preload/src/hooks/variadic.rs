@@ -58,8 +58,8 @@ passed_on! {
     execle: before_execle;
 }
 
-/// Defines the functions that those of `passed_on` call first. Each one returns the address of
-/// libc's function.
+/// Defines functions. The functions that `passed_on` defines call them first. Each one returns the
+/// address of libc's function.
 macro_rules! before {
     ($($before:ident($fd:ident) -> $name:literal $body:block)*) => {$(
         extern "C" fn $before($fd: c_int) -> *mut c_void {

@@ -212,9 +212,12 @@ fn parts_of_a_reply_count_as_output() {
                         let sum: usize = sum.unwrap().parse().unwrap();
                         assert!(
                             memory > 500_000,
-                            "{output} bytes of output, {memory} of the client"
+                            "the output has {output} bytes, but the client only {memory}"
                         );
-                        assert!(sum > 500_000, "{output} bytes of output, {sum} of all clients");
+                        assert!(
+                            sum > 500_000,
+                            "the output has {output} bytes, but all clients only {sum}"
+                        );
                         break true;
                     }
                 };

@@ -120,9 +120,9 @@ fn a_key_that_had_expired_when_it_was_watched_may_go() {
     });
 }
 
-/// If the database of a watched key is swapped with another database, the swap may count as a
-/// change of the key. It does if the key exists and has not expired in at least one of the two
-/// databases.
+/// The database of a watched key is swapped with another database. If the key is missing or expired
+/// in both databases, the swap is no change of the key. Otherwise it is a change, even if the key
+/// has the same value in both.
 #[test]
 fn what_is_swapped_in_under_a_watched_key_is_a_change() {
     const DEAD: &[&str] = &["SET", "k", "v", "PX", "1"];

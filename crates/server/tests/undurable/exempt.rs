@@ -1,6 +1,6 @@
-//! Commands whose replies need not wait for writes. Such a reply either shows only figures, which
-//! change with the data but show no write, or it leaves out data that is not durable.
-//! `docs/durability.md` has the same table.
+//! Commands whose replies need not wait for writes. The reply of such a command shows only figures,
+//! or it leaves out data that is not durable. The figures change with the data, but they show no
+//! key and no value. `docs/durability.md` has the same table.
 
 /// Rows of the command table, and why their replies may leave at once.
 pub(crate) const EXEMPT: &[(&[&str], &str)] = &[

@@ -47,9 +47,9 @@ impl Log {
         }
     }
 
-    /// The largest number of blocks that the next snapshot can take. All the room that the log has
-    /// is counted, because records may fill this room before the snapshot begins. If `is_coming`,
-    /// the segment that is being prepared is counted, too.
+    /// The largest number of blocks that the next snapshot can take. All free room in the log's
+    /// segments is counted, because records may fill this room before the snapshot begins. If
+    /// `is_coming`, the segment that is being prepared is counted, too.
     fn longest_snapshot(&self, is_coming: bool) -> u64 {
         let (_, ready) = self.segments.capacity_and_free();
         let coming = if is_coming { self.geometry.segment_size() } else { 0 };

@@ -20,7 +20,7 @@ pub(crate) struct Place {
     pub(crate) parent: u64,
 }
 
-/// How far the log is whole.
+/// The part of the log that was found whole.
 #[derive(Debug)]
 pub(crate) struct Chain {
     /// End of the last fragment.
@@ -52,8 +52,8 @@ struct Pending {
     db: u16,
 }
 
-/// What the headers of valid batches say about the log. [`Chain::follow`] leaves the batches of the
-/// log itself out of `durable` and `batches`.
+/// What the headers of valid batches say about the log. When [`Chain::follow`] returns, `durable`
+/// and `batches` are only about batches after the log's end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
     /// Highest durable LSN in a batch of the epoch in force.
@@ -221,10 +221,10 @@ impl Chain {
         Ok(None)
     }
 
-    /// Whether a later epoch has continued the log in the next segment, without this batch. If an
-    /// epoch's first batch does not fit between the cut that the epoch goes on from and the end of
-    /// the segment, the batch goes to the next segment. The old data after the cut then stays in
-    /// place. The superblock can't tell which data is old, because it has only the cut of the last
+    /// Whether a later epoch has continued the log in the next segment, without this batch. Each
+    /// epoch goes on from a cut. If its first batch does not fit between the cut and the end of the
+    /// segment, the batch goes to the next segment. The old data after the cut then stays in place.
+    /// The superblock can't tell which data is old, because it has only the cut of the last
     /// recovery.
     fn is_passed_over(
         &self,

@@ -44,8 +44,8 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
     let is_unfinished = is_unfinished(&mut *path).expect("the area is long enough");
     drop(path);
     let copies = inspect(&mut media).expect("an unfinished volume can be inspected").copies;
-    // A medium that holds nothing need not have `Empty` copies, because blocks of this disk that
-    // were never written do not read as zeros.
+    // On a medium that holds nothing, a copy of the superblock may be other than `Empty`, because
+    // this disk does not return zeros for blocks that were never written.
     let is_nothing = !is_unfinished && !copies.iter().any(SuperblockCopy::has_magic);
     if is_unfinished || is_nothing {
         counts.unfinished += usize::from(is_unfinished);
@@ -66,8 +66,9 @@ fn check(kind: Kind, image: &Image, old: &Script, counts: &mut Counts, context: 
 }
 
 /// Makes the volume on the medium that `start` returns, and crashes at every operation of the
-/// making. The first entry of `lives` limits how many images are checked per crash. Then explores
-/// each unfinished outcome in the same way, with the rest of `lives`.
+/// making. The first entry of `lives` limits how many images are checked per crash. If the
+/// volume is still to be made on an image, this image is explored in the same way, with the rest of
+/// `lives`.
 fn explore(
     start: &dyn Fn() -> SimMedia,
     layout: &FormatOptions,

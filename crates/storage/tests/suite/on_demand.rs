@@ -141,8 +141,8 @@ fn a_damaged_log_is_no_obstacle() {
     assert!(refused >= 2, "{refused}");
 }
 
-/// Power is cut at every operation of the root's change, and at every operation of the appends that
-/// follow.
+/// Power is cut at every operation that changes the root, and at every operation of the appends
+/// that follow.
 #[test]
 fn a_change_of_the_root_is_made_whole_or_not_at_all() {
     let config = SimConfig { order: Order::Random, seed: 5, ..SimConfig::default() };

@@ -92,7 +92,8 @@ impl<L: Leaf> Child<L> {
 }
 
 impl Edge {
-    /// Which end of the collection a child of the node is at.
+    /// The ends of the collection that the child `index` of the node is at. `self` is the node's
+    /// edge, and `len` is the number of the node's children.
     fn below(self, index: usize, len: usize) -> Self {
         Self { is_first: self.is_first && index == 0, is_last: self.is_last && index + 1 == len }
     }
@@ -135,7 +136,7 @@ fn merge<L: Leaf>(children: &mut Vec<Child<L>>, index: usize, memory: &mut usize
 }
 
 impl<L: Leaf> Child<L> {
-    /// Adds everything that is below `behind`, the node that follows this one.
+    /// Adds everything that is in `behind`, the node that follows this one.
     pub(super) fn append(&mut self, behind: &Self) {
         match (Arc::make_mut(&mut self.node), &*behind.node) {
             (Node::Leaf(leaf), Node::Leaf(behind)) => leaf.append(behind),
