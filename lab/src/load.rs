@@ -96,7 +96,7 @@ impl End {
     }
 }
 
-/// Connections to one server, with the buffers and counters of the load on them.
+/// Connections to one server, and the buffers and counters of the load on these connections.
 pub struct Generator {
     config: LoadConfig,
     mix: Mix,

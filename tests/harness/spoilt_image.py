@@ -74,8 +74,7 @@ class SpoiltImage:
         until(is_small, what="the smaller image")
 
     def spoil(self, *ranges):
-        """Sets the ranges of bytes that can't be read from now on. Without a range, all bytes can
-        be read."""
+        """From now on, the bytes in these ranges can't be read, and all other bytes can."""
         with open(self.control + ".new", "w", encoding="utf-8") as file:
             file.writelines(f"{start} {end}\n" for start, end in ranges)
         os.replace(self.control + ".new", self.control)

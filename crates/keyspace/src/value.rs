@@ -177,9 +177,9 @@ impl Value {
         }
     }
 
-    /// Overwrites the string from `offset` on, and extends the string if `arg` reaches beyond its
-    /// end. A gap before `offset` is filled with zeros. Touches only the pieces of the string that
-    /// it writes to.
+    /// Overwrites the string from `offset` on, and extends the string if `arg` reaches beyond the
+    /// string's end. A gap before `offset` is filled with zeros. Touches only the pieces of the
+    /// string that it writes to.
     ///
     /// Panics if the value is not a string.
     pub(crate) fn write_at(&mut self, mut offset: usize, arg: Arg<'_>) {

@@ -131,7 +131,10 @@ fn touched_keys_are_those_that_changed() {
                 .chain(after.iter().filter(|entry| !before.contains(entry)));
             for (key, ..) in changed {
                 let told = dbs[usize::from(db)] || keys.contains(&(db, key.clone()));
-                assert!(told, "{key:?} of db {db} changed by {request:?}");
+                assert!(
+                    told,
+                    "{request:?} changed {key:?} of db {db}, but does not report the key as touched"
+                );
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Keeps the received bytes of requests that have not run yet, and splits them into whole requests.
-//! This module needs neither the data set nor any other client.
+//! An inbox belongs to one client. This module uses neither the data set nor other clients.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ const SEALED_SIZE_MIN: usize = 1 << 20;
 /// the request may be much larger.
 const COPIED_SIZE_MAX: usize = 32 << 10;
 
-/// The largest empty buffer that is kept for the next bytes, in bytes.
+/// An empty buffer of at most this many bytes is kept, for the bytes that are received next.
 const EMPTY_SIZE_MAX: usize = 64 << 10;
 
 /// A client's bytes between two reads.
@@ -58,8 +58,8 @@ pub(crate) enum Next {
 pub(crate) struct Reading<'a> {
     inbox: Inbox,
     buffer: Cow<'a, [u8]>,
-    /// Start of the request that was read last or, once that request has been passed, of the next
-    /// request.
+    /// Start of the request that was read last. Once that request has been passed, this is the
+    /// start of the next request.
     at: usize,
     /// Size of the request that was read last; 0 once it has been passed.
     consumed: usize,
@@ -148,7 +148,7 @@ impl Inbox {
         Some(ReceiveBuffer { buffer, wanted })
     }
 
-    /// Begins to read requests from the bytes that wait, followed by `received`.
+    /// Begins to read requests. Their bytes are those that wait, followed by `received`.
     pub(crate) fn read<'a>(&mut self, received: &'a [u8]) -> Reading<'a> {
         let mut inbox = std::mem::take(self);
         let mut buffer = Cow::Borrowed(received);
@@ -249,7 +249,9 @@ impl Reading<'_> {
         let mut builder = BlobBuilder::new(size);
         let taken = builder.extend(&self.buffer[header..]);
         // The parser expects the bytes after the argument at the place where the argument began.
-        // The bytes before the argument, which may be many, stay where they are.
+        // In an owned buffer, the bytes before the argument, which may be many, stay where they
+        // are. A borrowed buffer can't be changed, so its unread bytes are copied, without
+        // those of the argument.
         if let Cow::Owned(bytes) = &mut self.buffer {
             bytes.drain(header..header + taken);
         } else {

@@ -1,4 +1,4 @@
-//! The files that have changes that only the kernel can make durable.
+//! Remembers which files have changes that only the kernel can make durable.
 //!
 //! Several processes may overwrite a file. A write that takes the short path is durable when it
 //! returns. Any other change of the file leaves a *debt*. While a file has a debt, each process
@@ -14,7 +14,7 @@
 //! A file has an entry of eight numbers. The entry is found by a hash of device and inode number;
 //! in a free entry, the hash is zero. If there are too many files, those without an entry of their
 //! own share entry 0. Files that share an entry share their debts. So a sync may be done
-//! needlessly, but no sync is left out.
+//! needlessly, but no sync that is needed is left out.
 //!
 //! | number | |
 //! |---:|---|
@@ -23,7 +23,7 @@
 //! | 2 | `synced` |
 //! | 3 | how often the file's blocks may have moved; after each time, they are looked up again |
 //! | 4 | writes that took the short path and failed |
-//! | 5 | bits: 1, the debt stays for good; 2, the keeper has been told of the file |
+//! | 5 | bit 0: the debt stays for good; bit 1: the keeper has been told of the file |
 //! | 6 | writes that took the short path |
 //! | 7 | syncs that found nothing to do |
 

@@ -1,4 +1,4 @@
-//! One operation at a time, for callers that may block.
+//! Runs operations for callers that can wait until an operation has completed.
 
 use std::time::Duration;
 

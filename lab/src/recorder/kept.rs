@@ -1,5 +1,5 @@
-//! A recorded device that keeps all requests with their data. Tests turn these requests into the
-//! images that a power cut could leave.
+//! A recorded device that keeps all writes with their data, and all deallocations and flushes.
+//! Tests turn these requests into the images that a power cut could leave.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +14,9 @@ use super::disk::LoopDisk;
 use super::fuse::OneFile;
 use crate::error::Result;
 
-/// A loop device that keeps every request, with its data, in memory; removed on drop. A loop device
-/// does not support FUA, so a durable write arrives as a write and a flush.
+/// A loop device that keeps all requests except reads in memory, with their data. The device is
+/// removed on drop. A loop device does not support FUA, so a durable write arrives as a write and a
+/// flush.
 #[derive(Debug)]
 pub struct KeptDisk {
     disk: LoopDisk,
@@ -39,12 +40,13 @@ impl KeptDisk {
         self.disk.device()
     }
 
-    /// How many requests have arrived. All requests that were acknowledged so far are among them.
+    /// How many requests are kept. All writes, deallocations and flushes that were acknowledged so
+    /// far are among them.
     pub fn count(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// Detaches the device. Nothing may use the device any more. Returns all requests.
+    /// Detaches the device. Nothing may use the device any more. Returns the kept requests.
     pub fn finish(self) -> Result<Vec<Entry>> {
         self.disk.finish()?;
         Ok(std::mem::take(&mut self.entries.lock()))
@@ -57,7 +59,8 @@ impl Entries {
     }
 }
 
-/// The file with the device's data, as this process serves it: each request is kept.
+/// The file with the device's data, as this process serves it. All requests except reads are
+/// kept.
 struct Kept {
     size: u64,
     file: File,
@@ -78,8 +81,8 @@ impl OneFile for Kept {
         self.file.write_all_at(bytes, offset)
     }
 
-    /// Writes of zeros and holes are kept alike, because the loop driver also sends writes of zeros
-    /// as holes. Both read as zeros.
+    /// Keeps a write of zeros in the same way as a hole, because the loop driver also sends writes
+    /// of zeros as holes. Both read as zeros.
     fn zero(&mut self, offset: u64, size: u64, _is_hole: bool) -> io::Result<()> {
         self.entries.lock().push(Entry::Deallocate { offset, size });
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -16,7 +16,7 @@ use slimio_device::{
 use slimio_ssd::trace::{ByteRange, TraceEvent, TraceWriter};
 use slimio_storage::Lifetime;
 
-/// The longest transfer, and the largest number of operations in flight, that common drives allow.
+/// Common drives allow transfers of up to this many blocks, and this many operations in flight.
 const TRANSFER_LBAS_MAX: u32 = 256;
 const IN_FLIGHT_MAX: u32 = 64;
 

@@ -13,12 +13,12 @@ use crate::kinds::{STRINGS_MAX, ValueType};
 use crate::table::worth_deferring;
 use crate::value::{Value, ValueRef};
 
-/// Limit of elements that a client's command handles without a break. A command that writes and
-/// would handle more elements runs in steps, and holds its keys meanwhile: other clients' requests
-/// for these keys wait.
+/// The largest number of elements that a client's command handles without a break. If a writing
+/// command has more elements to handle, it runs in steps. Meanwhile it holds its keys: other
+/// clients' requests for these keys wait.
 pub const ELEMENTS_AT_ONCE_MAX: usize = 2048;
 
-/// Limit of elements of a collection that one step looks at.
+/// A step looks at up to this many elements of a collection.
 pub(crate) const STEP_ELEMENTS_MAX: usize = 1024;
 
 /// Bytes of replies after which a step ends.
@@ -209,7 +209,8 @@ impl Steps for ElementsWalk {
                 });
             }
             if *index < len {
-                // Sealing `out` now saves the last step from copying all replies.
+                // Sealing `out` makes its bytes shareable. So the last step need not copy all
+                // replies.
                 out.seal();
             }
             if context.mode.yields() && *index < len {

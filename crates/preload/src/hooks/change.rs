@@ -96,8 +96,9 @@ unsafe fn sized(fd: c_int, result: c_int, status: *mut libc::stat) -> c_int {
     result
 }
 
-/// Allocates blocks of a file. Gives a log back for good first, unless `mode` keeps the file's
-/// size: then no byte of the log changes.
+/// Allocates blocks of a file. If the file is a log, first gives the log back for good. There is
+/// one exception: if `mode` keeps the file's size, no byte of the log changes, so the log stays
+/// taken.
 fn allocate(fd: c_int, mode: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if mode != libc::FALLOC_FL_KEEP_SIZE {
         give_up(fd);

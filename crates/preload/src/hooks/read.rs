@@ -1,6 +1,7 @@
-//! The functions of libc that read. If this library has taken the file, it writes the file in place
-//! of the kernel, and serves plain reads and preads itself. Before any other of these calls, the
-//! library gives the file back: from then on, the kernel writes the file again.
+//! The functions of libc that read a file. A file is *taken* while this library writes it in place
+//! of the kernel. The library itself serves read(2) and pread(2) of a taken file. Before any other
+//! call that reads the file, the library gives the file back: from then on, the kernel writes it
+//! again.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 

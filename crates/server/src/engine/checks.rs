@@ -17,8 +17,8 @@ use slimio_storage::{Error, SlotName, SlotSummary, SnapshotKind};
 use super::Engine;
 use crate::snapshot::{Checked, SnapshotThread};
 
-/// The size of the next snapshot is estimated from the last snapshot. This safety factor multiplies
-/// the estimate.
+/// The size of the next snapshot is estimated from the last snapshot. The estimate is multiplied by
+/// this safety factor.
 const MARGIN: f64 = 1.25;
 /// Number of LBAs that are added to the estimate after the multiplication.
 const LBAS_BESIDE: u64 = (1 << 20) / LBA_SIZE as u64;

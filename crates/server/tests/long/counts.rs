@@ -1,5 +1,5 @@
-//! The time that a long request sees, and how the request is counted. In names of tests, `it` is
-//! the long request.
+//! Tests which time a long request sees, and how its memory and its changes are counted. In names
+//! of tests, `it` is the long request.
 
 use super::{MANY, mset, until_met};
 use crate::common::{Client, encode, until};
@@ -36,8 +36,8 @@ fn a_key_that_expires_meanwhile_is_there_for_all_of_its_steps() {
     });
 }
 
-/// A request that only reads asks for no room in the log, and may run during a pause for writes. So
-/// the request must not delete expired keys.
+/// If a request only reads, it does not ask for room in the log, and it may run during a pause for
+/// writes. So the request must not delete expired keys.
 #[test]
 fn one_that_only_reads_deletes_nothing_that_has_expired() {
     held("", |world| {
@@ -69,7 +69,7 @@ fn its_request_is_in_memory_while_it_runs() {
                 has_met = true;
                 let line = text.lines().find_map(|line| line.strip_prefix("mem_clients_normal:"));
                 let bytes: usize = line.unwrap().trim().parse().unwrap();
-                assert!(bytes > request.len(), "{bytes} of {}", request.len());
+                assert!(bytes > request.len(), "{bytes} counted, {} received", request.len());
             }
             assert_eq!(client.read(), b":0\r\n");
             has_met

@@ -2,9 +2,9 @@
 //!
 //! The fixture is a real volume in files. Its server was killed when the volume had strings, hashes
 //! and sets of every encoding. These values are in two snapshots, and in records of the log after
-//! these snapshots. One snapshot is an on-demand snapshot. The other one is the WAL-snapshot, which
-//! the log goes on from, and which is complete only together with some of the log. Segments of the
-//! log that hold nothing were zeroed afterwards, so that the fixture is small.
+//! these snapshots. One snapshot is an on-demand snapshot. The other one is the WAL-snapshot, from
+//! which the log goes on. The WAL-snapshot is complete only together with some of this log.
+//! Segments of the log that hold nothing were zeroed afterwards, so that the fixture is small.
 //!
 //! The fixture has the files in the order of `FILES`. Each file begins with its size and the number
 //! of its pieces. Then, for each piece, come its offset, its compressed size and its bytes,

@@ -170,7 +170,7 @@ fn assert_kept(recovered: &Script, promise: &Promise, context: &str) {
     );
     assert!(
         count >= *at_least,
-        "records are lost: {count} of at least {at_least} came back; {context}"
+        "records are lost: {count} came back, but at least {at_least} must come back; {context}"
     );
 }
 

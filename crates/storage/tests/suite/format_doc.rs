@@ -66,7 +66,7 @@ On a device, the mapped buffers are 64 MiB, and no block after them holds their 
 This program writes version 6. A server that opens a volume of an earlier version moves the volume to
 version 6 before it appends anything. It updates the superblock twice, so that no copy of the earlier
 version is left. If power is cut between these two updates, both the earlier program and this program can
-read the volume. After the second update, programs that only read earlier versions refuse the volume.
+read the volume. After the second update, programs that do not know version 6 refuse the volume.
 Tools that only read a volume do not change its version. To go back to an earlier program, run
 `slimio export` with this program and `slimio import` with the earlier one. The earlier program refuses
 types that it does not know.
@@ -97,8 +97,8 @@ is in force.
 ### While a volume is made
 
 The mark of an unfinished volume is written at the place of copy 0, before anything else is written. The
-second superblock overwrites the mark. If there is a mark but no valid copy, the volume was never
-finished. Nothing on the volume counts then, and the volume is made anew.
+second update of the superblock overwrites the mark. If there is a mark but no valid copy, the volume was
+never finished. Nothing on the volume counts then, and the volume is made anew.
 
 ",
     );
@@ -149,10 +149,10 @@ records counts, and the next batch lies after both blocks. There is one exceptio
 epoch continues the block with fewer records, the block with fewer records counts. In this case, a server
 submitted the block with more records and then died, and this write reached the device late.
 
-Recovery reads the log from its start, batch after batch. Each batch has the checksum of the batch before
-it, its parent. If the log starts before the last recovery's cut, one of the batches must have the checksum
-`cut_parent` of the superblock. After this batch, batches of older epochs do not count. If no batch has this
-checksum, the log is damaged, because another batch is in the place of the batch before the cut.
+Recovery reads the log from its start, batch after batch. Each batch has the checksum of its parent, which
+is the batch before it. If the log starts before the last recovery's cut, one of the batches must have the
+checksum `cut_parent` of the superblock. After this batch, batches of older epochs do not count. If no batch
+has this checksum, the log is damaged, because another batch is in the place of the batch before the cut.
 
 ",
         open = layout::batch::FIELDS[5].offset,

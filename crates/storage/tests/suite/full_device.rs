@@ -144,7 +144,7 @@ fn a_point_in_time_does_not_take_the_room_that_the_log_may_need() {
 }
 
 /// If each area is a file, snapshots share the file system with the log. However long the log
-/// grows, it must leave free the space that the next snapshot needs.
+/// grows, it must leave enough space for the next snapshot.
 #[test]
 fn a_log_in_a_file_leaves_room_for_the_snapshot_that_makes_room() {
     for lbas_max in 60..90 {

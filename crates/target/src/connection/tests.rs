@@ -62,7 +62,7 @@ impl Pair {
         self.send(&bytes);
     }
 
-    /// Connects a queue, and returns its controller.
+    /// Connects a queue, and returns the id of its controller.
     fn connect(&mut self, subsystem: &Subsystem, qid: u16, cntlid: u16) -> u16 {
         let mut bytes = Vec::new();
         IcReq::default().push(&mut bytes);
@@ -249,8 +249,8 @@ fn is_reset_in_time() -> bool {
     true
 }
 
-/// A sync of the drive's disk may take longer than the time that a host has to send its data. The
-/// host must not be cut off because of the sync.
+/// A host must send its data within a time limit. A sync of the drive's disk may take longer than
+/// this limit, but the host must not be cut off because of the sync.
 #[test]
 fn a_host_has_its_time_although_the_disk_had_none() {
     let subsystem = subsystem();
