@@ -35,7 +35,7 @@ pub(crate) struct Data {
     pub(super) payload: Payload,
     /// Set while the commands of a transaction run.
     pub(crate) transaction: Option<Transaction>,
-    /// The long request. It runs in steps, but other clients see all its effects at once.
+    /// The long request. It runs in steps, but other clients see all its effects at the same time.
     pub(crate) long: Option<Box<Long>>,
     pub(crate) active_expire: bool,
     pub(super) expiry: expiry::Expiry,
