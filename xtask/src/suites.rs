@@ -30,9 +30,10 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
 ];
 /// The ledger is a test that starts and ends a server again and again, and checks that no
 /// acknowledged write is lost. A life of the server is the time from a start to the next end. The
-/// first number counts the lives for each policy and each way to die. The second number is the
-/// largest number of commands and transactions that are acknowledged in one life. Both numbers are
-/// small, so that the ledger takes only seconds. `cargo x ledger` takes flags for larger numbers.
+/// first number counts the lives for each `appendfsync` policy and each way to end the server. The
+/// second number is the largest number of commands and transactions that are acknowledged in one
+/// life. Both numbers are small, so that the ledger takes only seconds. `cargo x ledger` takes flags
+/// for larger numbers.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
 /// Flags with which the server often rewrites its log even if no client asks for a rewrite.
@@ -245,8 +246,9 @@ fn prepare_recorder() -> Result<(), Failure> {
     build_binaries(&["--release"])
 }
 
-/// Runs the ledger for each policy and each way to die, with and without snapshots. Several runs go
-/// on at the same time, because each run mostly waits for its disk and for servers to start.
+/// Runs the ledger for each `appendfsync` policy and each way to end the server, with and without
+/// snapshots. Several runs go on at the same time, because each run mostly waits for its disk and
+/// for servers to start.
 fn run_ledger() -> Result<(), Failure> {
     let mut all = Vec::new();
     for policy in ["always", "everysec", "no"] {

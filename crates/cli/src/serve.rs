@@ -43,9 +43,9 @@ pub(crate) fn run(args: &[impl AsRef<OsStr>]) -> Result<(), String> {
     slimio_server::logging::init(config.choice("loglevel"), config.path("logfile"))
         .map_err(|e| e.to_string())?;
     let (stop, signal) = UnixStream::pair().map_err(|e| explain_system("watch signals", &e))?;
-    // It may take minutes to open the volume, for example because another server still has it. The
-    // server reads the signal socket only after the volume is open. Until then, a signal would have
-    // no effect. So while the volume is being opened, a signal ends the process at once.
+    // It may take minutes to open the volume, if operations of the last server are still in flight.
+    // The server reads the signal socket only after the volume is open. Until then, a signal would
+    // have no effect. So while the volume is being opened, a signal ends the process at once.
     let is_opening = Arc::new(AtomicBool::new(true));
     for number in [SIGTERM, SIGINT] {
         register_conditional_shutdown(number, 0, is_opening.clone())

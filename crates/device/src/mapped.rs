@@ -89,8 +89,9 @@ impl Drop for Mapping {
 /// process goes on: see [`Buffer::faults`].
 ///
 /// A [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
-/// [`ImageFile`](crate::ImageFile) makes this value. Its lock or claim protects the bytes until this
-/// value and all its buffers are dropped.
+/// [`ImageFile`](crate::ImageFile) makes this value, and protects the bytes with its lock or claim.
+/// The protection lasts until this value and all its buffers are dropped. Memory without a file on
+/// disk ([`anonymous`](Self::anonymous)) needs no protection.
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Arc<Mapping>,

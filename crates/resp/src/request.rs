@@ -256,8 +256,7 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// The argument as an integer, by the rules of Redis; `None` if it is not an integer. See
-    /// [`parse_i64`].
+    /// The argument as an integer; `None` if Redis would not accept it as one. See [`parse_i64`].
     pub fn to_i64(self) -> Option<i64> {
         match self {
             Arg::Bytes(bytes) => parse_i64(bytes),

@@ -96,7 +96,7 @@ pub struct Superblock {
     pub has_types: bool,
 }
 
-/// What is on the device where a copy of the superblock should be.
+/// What was read from the place of a copy of the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockCopy {
     /// A superblock, with its checksum.

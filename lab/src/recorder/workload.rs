@@ -216,9 +216,9 @@ impl Workload {
     }
 
     /// With stock Redis, waits until no rewrite runs and none is due, because Redis would postpone
-    /// `BGSAVE` until then. Then waits until Redis has closed the files that it deleted. If `BGSAVE`
-    /// came earlier, its child process would keep these files open. As long as the child saved, the
-    /// file system would lack the space of a whole log.
+    /// `BGSAVE` until then. Then waits until Redis has closed the files that it deleted. If
+    /// `BGSAVE` came earlier, its child process would keep these files open. As long as the child
+    /// saved, the file system would lack the space of a whole log.
     fn wait_for_rewrite(&self, server: &Server, client: &mut Client) -> Result<()> {
         if server.config().kind != ServerKind::Stock {
             return Ok(());

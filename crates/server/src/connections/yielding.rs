@@ -1,5 +1,5 @@
-//! Commands that run in steps. Between their steps, other clients may use every key. A long request,
-//! in contrast, can hold keys between its steps. Most commands of this kind read clones of large
+//! Commands that run in steps. Between their steps, other clients may use every key. In contrast, a
+//! long request can hold keys between its steps. Most of the commands here read clones of large
 //! values.
 
 use std::time::{Duration, Instant};

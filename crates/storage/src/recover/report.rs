@@ -28,9 +28,9 @@ pub struct Report {
     pub end: Lsn,
     /// Batches read.
     pub batches: u64,
-    /// Whole batches after the end of the log. Normally, nothing on the volume says that one of them
-    /// was durable. If salvage or the on-demand snapshot was asked for, some of them may have been
-    /// durable.
+    /// Whole batches after the end of the log. Normally, nothing on the volume says that any of
+    /// them was durable. But if salvage or the on-demand snapshot was asked for, some of them may
+    /// have been durable.
     pub batches_ignored: u64,
     /// Records applied.
     pub records: u64,
