@@ -32,8 +32,8 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
 /// acknowledged write is lost. A life of the server is the time from a start to the next end. The
 /// first number counts the lives for each `appendfsync` policy and each way to end the server. The
 /// second number is the largest number of commands and transactions that are acknowledged in one
-/// life. Both numbers are small, so that the ledger takes only seconds. `cargo x ledger` takes flags
-/// for larger numbers.
+/// life. Both numbers are small, so that the ledger takes only seconds. `cargo x ledger` takes
+/// flags for larger numbers.
 const LEDGER_LIVES: &str = "50";
 const LEDGER_UNITS: &str = "500";
 /// Flags with which the server often rewrites its log even if no client asks for a rewrite.

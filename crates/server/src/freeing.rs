@@ -9,7 +9,7 @@ use slimio_keyspace::Garbage;
 
 use crate::worker::WorkerThread;
 
-/// An object to drop. The number says how many values and databases are in the object.
+/// An object to drop, with the number of values and databases to add to `freed` afterwards.
 type Order = (u64, Box<dyn Any + Send>);
 
 /// Hands garbage to a thread that frees it. If that thread could not be started, the caller frees

@@ -1,6 +1,6 @@
 //! Tools for `cargo x` and the lab on the developer's machine: child processes, Debian packages,
-//! programs that cargo builds, images of power cuts, and the summary of a long run. This crate has
-//! no dependencies, so that `cargo x` builds in seconds.
+//! programs that cargo builds, images of a device after a power cut, and the summary of a long run.
+//! This crate has no dependencies, so that `cargo x` builds in seconds.
 #![expect(clippy::print_stdout, reason = "`cargo x` prints to a terminal")]
 
 pub mod apt;

@@ -38,7 +38,7 @@ pub(crate) struct Settings {
     /// How long eviction may keep a command waiting.
     pub(crate) eviction_time: Duration,
     pub(crate) save_points: Vec<SavePoint>,
-    /// Whether writes are refused after `BGSAVE` has failed. If `save` is empty, they never are.
+    /// Whether writes are refused if the last `BGSAVE` failed. If `save` is empty, they never are.
     pub(crate) stops_writes: bool,
     /// Whether strings in snapshots are compressed.
     pub(crate) compresses: bool,
