@@ -15,7 +15,7 @@ from harness.target import TARGET, TestCase, slimio_only, stock_is_installed
 
 ROUNDS = 500
 REQUESTS_MAX = 25
-# If a request is smaller than this, its reply is sent at once.
+# If a request is smaller than this, its reply is sent without delay.
 LARGE_SIZE_MIN = 10_000
 PASSWORD = "secret"
 TIMEOUT_SECONDS = 20
@@ -50,7 +50,8 @@ ODD = [
 WAITS_FOR_EVER = "stock closes a connection only after a last reply was sent, so a connection without replies stays open"
 ENDS_AT_ZERO = "for stock, a line's text ends at a zero byte, so stock waits for the end of this line"
 HALF_A_REPLY = "stock announces the number of a transaction's replies, but does not send the one to CLIENT REPLY"
-# Each row has the bytes to send, the difference and its reason, our reply, and stock's reply.
+# Each row has the bytes to send, and says why the servers differ. Then come SlimIO's reply and how
+# its connection ends, and the same for stock.
 OTHERWISE = [
     (encode("CLIENT", "REPLY", "OFF") + encode("QUIT"), WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
     (encode("CLIENT", "REPLY", "SKIP") + b"*abc\r\n", WAITS_FOR_EVER, (b"", "closed"), (b"", "open")),
@@ -220,7 +221,7 @@ class Pipelines(TestCase):
             with self.subTest(why):
                 for server, wanted in zip(self.servers, (ours, theirs)):
                     # If the connection must stay open, half a second is a long enough test. If the
-                    # server must close it, this may take longer on a busy machine.
+                    # server must close it, the close may take longer on a busy machine.
                     timeout = 0.5 if wanted[1] == "open" else TIMEOUT_SECONDS
                     self.assertEqual(exchange(server, [data], [], 0, True, timeout), wanted)
 

@@ -165,10 +165,7 @@ impl Keyspace {
     ///
     /// Panics if the count of databases is out of range.
     pub fn new(config: Config, seed: u128) -> Self {
-        assert!(
-            (1..=DB_COUNT_MAX).contains(&config.db_count),
-            "the count of databases is out of range"
-        );
+        assert!((1..=DB_COUNT_MAX).contains(&config.db_count), "the count of databases is invalid");
         let (high, low) = ((seed >> 64) as u64, seed as u64);
         let numbers = (0..config.db_count).map(|number| DbIndex(number as u16));
         let dbs: Vec<Db> = numbers.map(Db::new).collect();

@@ -18,7 +18,7 @@ pub struct Report {
     pub epoch: u64,
     /// The snapshot that was loaded, if any.
     pub root: Option<SlotSummary>,
-    /// Whether recovery from the on-demand snapshot was asked for, so that the log was not used.
+    /// Whether recovery from the on-demand snapshot was asked for. If so, the log was not used.
     pub is_on_demand: bool,
     /// Where the log starts.
     pub start: Lsn,
