@@ -202,28 +202,51 @@ pub(crate) fn out_of_the_way(file: impl AsFd) -> io::Result<OwnedFd> {
     Ok(own)
 }
 
-/// Asks the keeper to take a file. Returns two things: the number by which the keeper knows the
-/// log, and the file of the log's stage. Returns `None` if the file is left to the kernel.
-///
-/// # Errors
-/// If the keeper has ended. The keeper may have begun to take the file before that.
-pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> io::Result<Option<(u32, File)>> {
-    let Some(told) = told() else { return Ok(None) };
+/// What became of a file that this process has asked the keeper to take.
+pub(crate) enum Answer {
+    /// The file is left to the kernel.
+    Left,
+    /// The keeper has taken the file, or will take it later. Contains the number by which the
+    /// keeper knows the log, and the file of the log's stage.
+    Taken(u32, File),
+    /// The keeper has ended while it was taking the file. The stage of this file says what has to
+    /// be undone.
+    Broken(OwnedFd),
+}
+
+/// Asks the keeper to take a file.
+pub(crate) fn take(file: BorrowedFd<'_>, is_self_ending: bool) -> Answer {
+    let Some(told) = told() else { return Answer::Left };
     let _lock = Lock::take(told.state);
-    let Some(socket) = told.socket(true) else { return Ok(None) };
-    // If sending fails, the keeper has not begun to take the file.
+    let Some(socket) = told.socket(true) else { return Answer::Left };
     let take = Message::Take { token: told.meeting.token.clone(), is_self_ending };
     if take.send(socket, &[file], true).is_err() {
-        return Ok(None);
+        return Answer::Left;
     }
-    match Message::receive(socket, true)? {
-        Some((Message::Yes(number), stage)) if !stage.is_empty() => {
-            let stage = stage.into_iter().next().expect("the message has a descriptor");
+    // The keeper sends the stage before it changes the file. So if the keeper has ended without
+    // sending the stage, the file is as it was.
+    let Ok(Some((Message::Stage(number), stage))) = Message::receive(socket, true) else {
+        return Answer::Left;
+    };
+    // If this process can have no further descriptor, the stage's descriptor is lost.
+    let stage = stage.into_iter().next();
+    match (Message::receive(socket, true), stage) {
+        (Ok(Some((Message::Yes(_), _))), stage) => {
             told.state.process.store(process(), Ordering::Relaxed);
-            Ok(Some((number, out_of_the_way(stage)?.into())))
+            if let Some(Ok(own)) = stage.map(out_of_the_way) {
+                return Answer::Taken(number, own.into());
+            }
+            // Without the stage, this process can't write the log, so the keeper must give the file
+            // back before the program writes to it. If the keeper has ended, its guard does that.
+            if !is_planted("stage-lost-unnoticed")
+                && Message::Closed(number).send(socket, &[], true).is_ok()
+            {
+                let _ = Message::receive(socket, true);
+            }
+            Answer::Left
         }
-        Some((Message::No, _)) => Ok(None),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        (Ok(Some(_)), _) | (_, None) => Answer::Left,
+        (_, Some(stage)) => Answer::Broken(stage),
     }
 }
 

@@ -12,15 +12,15 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use libc::{off_t, ssize_t};
+use rustix::fs::OFlags;
 use slimio_planted::is_planted;
 use slimio_shortcut::{Kind, LogFile, Stage, Written, end_lease};
 
-use crate::meeting::{self, Process};
+use crate::meeting::{self, Answer, Process};
 use crate::next::{errno, set_errno};
 use crate::whole_files;
 
@@ -30,8 +30,6 @@ pub(crate) const DESCRIPTORS: usize = 1 << 16;
 pub(crate) const LOGS: usize = 64;
 /// The table's entry for a descriptor of this library.
 pub(crate) const OWN: u8 = u8::MAX;
-/// The keeper never leaves more zeros than this after a log's end.
-const ZEROS_MAX: u64 = 128 << 20;
 const CLOSE_PAUSE: Duration = Duration::from_micros(20);
 
 /// What each descriptor is for. Zero: nothing that concerns this library. `n + 1`, up to `LOGS`:
@@ -112,6 +110,13 @@ pub(crate) fn keep(descriptor: c_int) {
     }
 }
 
+/// Undoes [`keep`], so that the descriptor can be closed.
+fn forget(descriptor: c_int) {
+    if let Some(entry) = TABLE.get(descriptor as usize) {
+        entry.store(0, Ordering::SeqCst);
+    }
+}
+
 /// Whether a descriptor is this library's own.
 pub(crate) fn is_own(descriptor: c_int) -> bool {
     TABLE.get(descriptor as usize).is_some_and(|entry| entry.load(Ordering::Relaxed) == OWN)
@@ -154,50 +159,44 @@ fn try_open(descriptor: c_int, flags: c_int, kind: Kind) -> io::Result<()> {
 }
 
 fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<OpenLog>> {
-    let size = rustix::fs::fstat(file)?.st_size;
     match meeting::take(file, kind == Kind::SelfEnding) {
-        Ok(None) => Ok(None),
-        Ok(Some((number, stage))) => {
-            // Up to this point, this library must not close any descriptor of the file. Closing one
-            // would drop the program's locks on the file (F_SETLK).
-            let log = meeting::out_of_the_way(file).and_then(|own| {
-                let taker = meeting::process();
-                Ok(OpenLog { number, taker, file: LogFile::new(own, Stage::open(&stage)?), stage })
-            });
+        Answer::Left => Ok(None),
+        Answer::Taken(number, stage) => {
+            let log = join(file, &stage);
             if log.is_err() {
                 meeting::close(number);
+                forget(stage.as_raw_fd());
             }
-            Ok(Some(log?))
+            let (own, opened) = log?;
+            let taker = meeting::process();
+            Ok(Some(OpenLog { number, taker, file: LogFile::new(own, opened), stage }))
         }
-        Err(error) => {
-            // The keeper has died meanwhile. It may have prepared the file only in part, so this
-            // process undoes the preparation.
-            let flags = rustix::fs::OFlags::from_bits_retain(flags as u32);
-            rustix::fs::fcntl_setfl(file, flags)?;
-            end_lease(file);
-            cut_zeros(file, size as u64)?;
-            Err(error)
-        }
+        Answer::Broken(stage) => undo(file, flags, &stage.into()).map(|()| None),
     }
 }
 
-/// Truncates a file to `size` if all bytes after that are zeros. Bytes that are not zeros stay,
-/// because another process may have appended them.
-fn cut_zeros(file: BorrowedFd<'_>, size: u64) -> io::Result<()> {
-    // The file is opened again for reading, because the program's descriptor may be for writing
-    // only.
-    let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let behind = reader.metadata()?.len().saturating_sub(size);
-    if behind > ZEROS_MAX {
+/// Opens the stage of a log that the keeper has taken, and then copies the program's descriptor of
+/// the file. In this order nothing has to be closed if one of the two fails: closing a descriptor of
+/// the file could drop the program's locks on the file (F_SETLK).
+fn join(file: BorrowedFd<'_>, stage: &File) -> io::Result<(OwnedFd, Stage)> {
+    let stage = Stage::open(stage)?;
+    Ok((meeting::out_of_the_way(file)?, stage))
+}
+
+/// Gives a file back to the kernel whose keeper was killed while it took the file. The keeper's guard
+/// may do the same at the same time; the stage's locks keep the two apart.
+fn undo(file: BorrowedFd<'_>, flags: c_int, stage: &File) -> io::Result<()> {
+    let log = LogFile::new(file, Stage::open(stage)?);
+    if is_planted("taking-not-undone") {
+        end_lease(file);
+        rustix::fs::fcntl_setfl(file, OFlags::from_bits_retain(flags as u32))?;
         return Ok(());
     }
-    let mut behind = vec![0; behind as usize];
-    reader.read_exact_at(&mut behind, size)?;
-    let are_zeros = behind.iter().all(|byte| *byte == 0) || is_planted("cut-without-look");
-    if !behind.is_empty() && are_zeros {
-        rustix::fs::ftruncate(file, size)?;
-    }
-    Ok(())
+    log.by_kernel(|| {
+        // If the keeper had not taken the file yet, it may have changed the flags already.
+        let _ = rustix::fs::fcntl_setfl(file, OFlags::from_bits_retain(flags as u32));
+        end_lease(file);
+    })
 }
 
 /// Called when the program closes a descriptor. If the descriptor is for a log, gives the file back
@@ -236,8 +235,8 @@ pub(crate) fn close(descriptor: c_int) -> Option<io::Result<()>> {
         let OpenLog { number: kept, file, stage, .. } = log;
         meeting::close(kept);
         meeting::unlock(number);
-        TABLE[file.file().as_raw_fd() as usize].store(0, Ordering::SeqCst);
-        TABLE[stage.as_raw_fd() as usize].store(0, Ordering::SeqCst);
+        forget(file.file().as_raw_fd());
+        forget(stage.as_raw_fd());
         released
     });
     slot.users.store(0, Ordering::SeqCst);

@@ -6,8 +6,9 @@
 //!
 //! | | letter | number | token | descriptors | answer |
 //! |---|---|---|---|---|---|
-//! | take this file | `t` | 1 if self-ending, otherwise 0 | yes | the open file | `y` or `n` |
-//! | yes | `y` | the log's number, if any | | the file of the stage or of the table of debts | |
+//! | take this file | `t` | 1 if self-ending, otherwise 0 | yes | the open file | `s` and then `y` or `n`; or only `n` |
+//! | the log has this stage, and the file is taken now | `s` | the log's number | | the file of the stage | |
+//! | yes | `y` | the log's number, if any | | the file of the table of debts, if asked for it | |
 //! | no, the kernel must write the file | `n` | 0 | | | |
 //! | something was appended | `a` | the log's number | | | |
 //! | this process closes the log | `c` | the log's number | | | `d` |
@@ -58,8 +59,12 @@ pub enum Message {
     /// Prepare this file of whole blocks, which was opened for the first time. The token is as in
     /// `Take`.
     Whole(String),
-    /// The file is taken and has a stage (answer to `Take`), or there is a table of debts (answer
-    /// to `Debts`).
+    /// The log of this number has this stage. The keeper begins to take the file only after this
+    /// message (the first answer to `Take`), so that the process can give the file back if the
+    /// keeper is killed meanwhile.
+    Stage(u32),
+    /// The file is taken (the second answer to `Take`), or there is a table of debts (answer to
+    /// `Debts`).
     Yes(u32),
     /// The file is left to the kernel.
     No,
@@ -114,6 +119,7 @@ impl Message {
             Self::Take { is_self_ending, .. } => (b't', u32::from(*is_self_ending)),
             Self::Debts(_) => (b'm', 0),
             Self::Whole(_) => (b'w', 0),
+            Self::Stage(id) => (b's', *id),
             Self::Yes(id) => (b'y', *id),
             Self::No => (b'n', 0),
             Self::Appended(id) => (b'a', *id),
@@ -136,6 +142,7 @@ impl Message {
             b't' => Self::Take { token: token()?, is_self_ending: id == 1 },
             b'm' => Self::Debts(token()?),
             b'w' => Self::Whole(token()?),
+            b's' => Self::Stage(id),
             b'y' => Self::Yes(id),
             b'n' => Self::No,
             b'a' => Self::Appended(id),

@@ -6,6 +6,7 @@ mod calls;
 mod databases;
 mod kills;
 mod mariadb;
+mod opening;
 mod others;
 mod postgres;
 mod redis;

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use super::{Keeper, NO_LOG, PATIENCE, RETRY_FIRST, name, path_of};
@@ -37,12 +37,14 @@ impl Keeper {
         match (message, descriptor) {
             (Message::Take { token, is_self_ending }, Some(descriptor)) if token == self.token => {
                 self.has_met = true;
-                let taken = self.take(process, descriptor.into(), is_self_ending);
-                self.send(process, &taken.map_or(Message::No, Message::Yes));
+                self.take(process, descriptor.into(), is_self_ending);
             }
             (Message::Debts(token), _) if token == self.token => {
-                let table = self.table.as_ref().map(|_| Message::Yes(NO_LOG));
-                self.send(process, &table.unwrap_or(Message::No));
+                let table = self.table.as_ref().map(|table| table.file().as_fd());
+                let answer = table.map_or(Message::No, |_| Message::Yes(NO_LOG));
+                if self.sent(process, &answer, table).is_err() {
+                    self.part_with(process);
+                }
             }
             (Message::Whole(token), Some(descriptor)) if token == self.token => {
                 self.has_met = true;
@@ -74,43 +76,40 @@ impl Keeper {
         }
     }
 
-    /// Sends a message. A `Yes` is sent together with a descriptor. If the `Yes` has the number of
-    /// a log, the descriptor is that of the log's stage (shared memory with the bytes that are not
-    /// in the file yet). If the `Yes` has [`NO_LOG`], the descriptor is that of the table of debts
-    /// (files with changes that only the kernel can make durable).
+    /// Sends a message without a descriptor. If that fails, parts with the process.
     fn send(&mut self, to: u32, message: &Message) {
-        let descriptor = match message {
-            Message::Yes(NO_LOG) => self.table.as_ref().map(|table| table.file().as_fd()),
-            Message::Yes(number) => {
-                let taken = self.logs.iter().find(|log| log.number == *number);
-                taken.map(|log| log.stage_file.as_fd())
-            }
-            _ => None,
-        };
-        let process = self.processes.iter().find(|process| process.number == to);
-        let sent =
-            process.map(|process| message.send(&process.socket, descriptor.as_slice(), false));
-        if matches!(sent, Some(Err(_))) {
+        if self.sent(to, message, None).is_err() {
             self.part_with(to);
         }
     }
 
-    /// Takes a file for a process. Returns the number of the log, or `None` if the file is left to
-    /// the kernel for good.
-    fn take(&mut self, process: u32, file: File, is_self_ending: bool) -> Option<u32> {
+    /// Sends a message. If the keeper knows no such process any more, does nothing.
+    fn sent(
+        &self,
+        to: u32,
+        message: &Message,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let process = self.processes.iter().find(|process| process.number == to);
+        process.map_or(Ok(()), |to| message.send(&to.socket, descriptor.as_slice(), false))
+    }
+
+    /// Takes a file for a process, or leaves it to the kernel for good, and answers the process.
+    fn take(&mut self, process: u32, file: File, is_self_ending: bool) {
         let path = path_of(&file);
         let number = self.number();
         let (stage_path, stage_file, stage) = match self.make_stage(number, is_self_ending) {
             Ok(made) => made,
             Err(error) => {
+                self.send(process, &Message::No);
                 self.say_of(&path, &format!("left to the kernel: no stage can be made: {error}"));
-                return None;
+                return;
             }
         };
         let mut log = Log {
             number,
             process,
-            path,
+            path: path.clone(),
             file: LogFile::new(file, stage.with_patience(PATIENCE)),
             stage_path,
             stage_file,
@@ -128,18 +127,32 @@ impl Keeper {
             }
         }
         self.tell_guard(|guard| guard.add(number, log.file.file(), &log.stage_file));
-        let taken = log.take();
-        self.say_once(&log.path, said(&taken));
-        match taken {
-            Ok(()) => {}
-            Err(NotTaken::Busy) => log.retry = Some(Instant::now() + log.pause),
-            Err(_) => {
-                self.tell_guard(|guard| guard.remove(number));
-                log.forget_stage();
-                return None;
-            }
+        // The process must have the stage before the file is changed. If this process is killed
+        // after that, the stage says whether the file has to be given back, and how long the log
+        // is.
+        let stage = Some(log.stage_file.as_fd());
+        if self.sent(process, &Message::Stage(number), stage).is_err() {
+            self.leave(log);
+            return self.part_with(process);
         }
-        self.logs.push(log);
-        Some(number)
+        let taken = log.take();
+        match taken {
+            Ok(()) => self.logs.push(log),
+            Err(NotTaken::Busy) => {
+                log.retry = Some(Instant::now() + log.pause);
+                self.logs.push(log);
+            }
+            Err(_) => self.leave(log),
+        }
+        let is_kept = self.logs.last().is_some_and(|log| log.number == number);
+        self.send(process, &if is_kept { Message::Yes(number) } else { Message::No });
+        // Whoever reads the messages may be slow, and the program must not wait for that.
+        self.say_once(&path, said(&taken));
+    }
+
+    /// Leaves a log to the kernel that was not taken.
+    fn leave(&mut self, mut log: Log) {
+        self.tell_guard(|guard| guard.remove(log.number));
+        log.forget_stage();
     }
 }
