@@ -44,7 +44,8 @@ def main():
     parser.add_argument(
         "--every-call",
         action="store_true",
-        help="tests that kill a program try every system call, not only calls that change something",
+        help="tests that kill a program at a system call do so at each of the program's calls, "
+        "not only at some of the calls that change something",
     )
     way = parser.add_mutually_exclusive_group()
     way.add_argument(

@@ -159,8 +159,8 @@ class Ends(TestCase):
                     self.assertEqual((status, what in said), (1, True), said)
                     if kind == "wal":
                         self.assertIn(what, refusal(volume=server.volume))
-                        # Verify and start must have changed nothing. So once the bit is flipped
-                        # back, a server finds all data.
+                        # Neither `verify` nor the refused start may have changed anything. So once
+                        # the bit is flipped back, a server finds all data.
                         flip_bit(path, self.damaged_at(held)[part])
                     server.start()
                     with server.client() as client:
@@ -243,7 +243,8 @@ class Memory(TestCase):
             for number in range(count):
                 client("SET", f"k:{number}", draw.randbytes(size))
             # The server runs these requests in the turn of its event loop in which the snapshot
-            # begins. The snapshot holds no old values yet, so the first 8 MB fit into its limit.
+            # begins. The snapshot holds no old values yet. So the requests can replace about 8 MB
+            # of old values before a writer has to wait.
             flood = [["SET", f"k:{number}", "w"] for number in reversed(range(count))]
             client.send(b"".join(encode(*request) for request in [["BGSAVE"], *flood]))
             self.assertEqual(client.read()[0], b"+")

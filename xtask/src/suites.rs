@@ -13,8 +13,8 @@ use slimio_host::report::Report;
 
 use crate::{clients, fuzz, lint, peers, planted, setup};
 
-/// Programs for recordings: they prepare the recorded device, and make file systems on it. Each has
-/// the name of its Debian package.
+/// Programs for recordings: they prepare the recorded device, and make file systems on it. Beside
+/// each program is the Debian package that contains it.
 const FILE_SYSTEM_TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -149,7 +149,7 @@ pub(crate) fn shortcut(args: &[String]) -> Result<(), Failure> {
     beside_stock("shortcut", args)
 }
 
-/// Runs a verb of `slimio-lab` that measures stock servers, too.
+/// Runs a verb of `slimio-lab` that measures SlimIO, and stock servers beside it.
 fn beside_stock(verb: &str, args: &[String]) -> Result<(), Failure> {
     setup::install()?;
     let args = with_peer(args)?;

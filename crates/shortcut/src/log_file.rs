@@ -63,8 +63,8 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.is_taken())
     }
 
-    /// Offset in the file after the last staged byte. The log can be longer, if the program has
-    /// written in its middle.
+    /// Offset in the file after the last staged byte. The log can go on past this offset, if the
+    /// program last wrote in the middle of the log.
     ///
     /// # Errors
     /// If this thread is already in a call on this log.
@@ -243,8 +243,9 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Ends direct I/O on a file that is not taken but still has direct I/O. That happens if
-    /// another process mended the file after a kill: the other process has opened the file anew,
-    /// and so could not change the flags of this open file. Returns whether the file had direct
+    /// a process that shared this open file was killed, and another process then mended the log
+    /// (wrote the missing bytes and cut the file). That process opened the file anew, and so could
+    /// not change the flags of this open file. Returns whether the file had direct
     /// I/O.
     ///
     /// # Errors
@@ -278,7 +279,8 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Writes the staged bytes, cuts the file, and ends direct I/O. If a write or flush has failed,
-    /// now or before, the file is cut after the bytes that are in it.
+    /// now or before, the file is cut at the end of the part of the log that is in the file; staged
+    /// bytes that were not written are lost.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (staged_to, is_append) = (staged.staged_to(), staged.is_append());
         if staged.failed().is_ok() && staged.written() < staged_to {

@@ -42,9 +42,10 @@ pub fn open_beside(path: &Path) -> Result<Box<dyn Media>, OpenError> {
         let place = Place::BlockDevice(block::pool(&path, file.lba_count, u64::MAX)?);
         (path, place)
     } else {
-        let why = "while a server has this volume open, it can be read only if it is a directory \
-                   or a device; stop the server before the export"
-            .into();
+        let why =
+            "while a server has this volume open, the volume can be exported only if it is a \
+                   directory or a device; to export this volume, stop the server first"
+                .into();
         return Err(OpenError::Unsuitable { path: path.to_path_buf(), why });
     };
     Ok(Box::new(Beside { path, place }))

@@ -179,7 +179,7 @@ impl Choice<'_> {
     }
 
     /// A value that names the client and the unit that wrote it. Most values are small. A few are
-    /// larger than any log's batch.
+    /// larger than a batch of the log is by default (`log-buffer-size`).
     fn value(&mut self) -> Vec<u8> {
         let size = match self.rng.u64(..200) {
             0 => self.rng.u64(..600 << 10),

@@ -14,7 +14,10 @@ impl Table {
             "the table must have as many buckets as it counts"
         );
         let full = segments().take(self.bucket_count / SEGMENT_LEN);
-        assert!(full.into_iter().all(|s| s.len() == SEGMENT_LEN), "an earlier segment is not full");
+        assert!(
+            full.into_iter().all(|s| s.len() == SEGMENT_LEN),
+            "only the last segment of buckets may be partly filled"
+        );
         let (mut len, mut expiring, mut entry_bytes, mut slot_bytes) = (0, 0, 0, 0);
         for (index, bucket) in segments().flatten().enumerate() {
             self.check_bucket(index, bucket);
@@ -28,7 +31,11 @@ impl Table {
         assert_eq!(entry_bytes, self.entry_bytes, "the entries must take the counted memory");
         assert_eq!(slot_bytes, self.slot_bytes, "the slots must take the counted memory");
         let marked = self.marks.check(self.bucket_count);
-        assert_eq!(marked, self.marks.count(), "as many buckets must be marked as are counted");
+        assert_eq!(
+            marked,
+            self.marks.count(),
+            "the number of marked buckets must be the number that the marks count"
+        );
     }
 
     fn check_bucket(&self, index: usize, bucket: &Bucket) {

@@ -72,8 +72,9 @@ impl Server {
         }
         if options.accept_device && volume.report.other_device.is_none() {
             log::warn!(
-                "volume-identity accept was not needed: the volume is on its own device. Leave the \
-                 directive out, or the next copy of a volume is accepted without a check"
+                "volume-identity accept was not needed: the volume was not last written on \
+                 another device. Leave the directive out, or the next copy of a volume is accepted \
+                 without a check"
             );
         }
         let keys: usize =

@@ -25,7 +25,8 @@ pub struct DriveQueue {
     geometry: Geometry,
     opened: Opened,
     begun: InFlight,
-    /// Whether the last [`poll`](Self::poll) has put off the sync to the next poll.
+    /// Whether flushes or durable writes need a sync that the last [`poll`](Self::poll) has left to
+    /// the next poll.
     has_waited: bool,
     scratch: Scratch,
 }
