@@ -164,6 +164,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
         Answer::Taken(number, stage) => {
             let log = join(file, &stage);
             if log.is_err() {
+                // The keeper may end before it gives the file back.
+                let _ = undo(file, flags, &stage);
                 meeting::close(number);
                 forget(stage.as_raw_fd());
             }

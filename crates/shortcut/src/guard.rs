@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use slimio_device::end_lease;
 use slimio_planted::is_planted;
 
 use crate::log::is_late;
@@ -123,8 +124,14 @@ pub fn guard(socket: impl AsFd, say: impl Fn(&str)) -> io::Result<()> {
     }
     while !logs.is_empty() && !is_planted("guard-asleep") {
         // If giving back fails, the log's stage (the memory that the program shares with its
-        // keeper) holds the error, and the program finds the error there.
-        logs.retain(|_, log| is_late(&log.release()));
+        // keeper) holds the error, and the program finds the error there. If the keeper had only
+        // begun to take the file, the file may have direct I/O and a lease already.
+        logs.retain(|_, log| {
+            is_late(&log.by_kernel(|| {
+                let _ = log.end_direct();
+                end_lease(log.file());
+            }))
+        });
     }
     Ok(())
 }

@@ -42,10 +42,12 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn take(&mut self) -> Result<(), NotTaken> {
         let file = self.file.file().try_clone()?;
+        // The path is needed to mend the file, so it is set before the file is taken. If this call
+        // is late, nothing has happened yet.
+        self.file.stage().staged()?.set_path(&self.path);
         // The old lease may still be here, although it ended when the file was given back.
         self.lease = None;
         self.lease = Some(self.file.take_leased(file)?);
-        self.file.stage().staged()?.set_path(&self.path);
         self.is_behind = true;
         Ok(())
     }

@@ -27,6 +27,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -213,7 +214,9 @@ impl Message {
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {
-            Err(rustix::io::Errno::INTR) => {}
+            // If the other side has ended with unread messages, the kernel reports `CONNRESET` once,
+            // even before it hands out messages that the other side has sent.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => return other,
         }
     }
@@ -225,20 +228,31 @@ mod tests {
 
     use super::*;
 
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_message_arrives_although_its_sender_has_ended() {
+        let (here, there) = pair();
+        Message::Appended(1).send(&here, &[], true).unwrap();
+        Message::Stage(7).send(&there, &[], true).unwrap();
+        drop(there);
+        let (received, _) = Message::receive(&here, true).unwrap().unwrap();
+        assert_eq!(received, Message::Stage(7));
+        assert!(Message::receive(&here, true).unwrap().is_none());
+    }
+
     #[test]
     fn every_message_arrives_with_its_descriptor() {
-        let [here, there] = {
-            let (a, b) =
-                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                    .unwrap();
-            [a, b]
-        };
+        let (here, there) = pair();
         let token = "0123456789abcdef0123456789abcdef".to_owned();
         let messages = [
             Message::Take { token: token.clone(), is_self_ending: false },
             Message::Take { token: token.clone(), is_self_ending: true },
             Message::Debts(token.clone()),
             Message::Whole(token),
+            Message::Stage(6),
             Message::Yes(7),
             Message::No,
             Message::Appended(u32::MAX),

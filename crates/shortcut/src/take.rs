@@ -111,6 +111,10 @@ impl<F: AsFd> LogFile<F> {
         if staged.is_given_up() {
             return Err(NotTaken::GivenUp);
         }
+        // The stage of a file that is taken has bytes that are not in the file yet.
+        if staged.is_taken() && !is_planted("taken-twice") {
+            return Err(NotTaken::Busy);
+        }
         let file = self.file.as_fd();
         let is_append = found.flags.contains(OFlags::APPEND);
         let now = rustix::fs::fstat(file)?;
@@ -134,8 +138,10 @@ impl<F: AsFd> LogFile<F> {
         // A kernel that does not know `RWF_NOAPPEND` would ignore the offset of a write if the file
         // kept `O_APPEND`.
         direct.set(OFlags::APPEND, is_append && *HAS_NO_APPEND);
-        rustix::fs::fcntl_setfl(file, direct)?;
+        // If this process is killed after it has changed the flags, whoever restores them must know
+        // what they were.
         staged.set_opened(is_append, is_readable, position);
+        rustix::fs::fcntl_setfl(file, direct)?;
         staged.begin(found.of, found.length, &found.tail);
         // The last block is written whole, so that the file ends at a block's end.
         let (offset, block) = staged.last();

@@ -88,6 +88,20 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
+/// A keeper whose last call was late may try to take a file that is taken already. The appended bytes
+/// must stay.
+#[test]
+fn what_is_taken_is_not_taken_again() {
+    let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
+    let path = mounted.path().join("log");
+    let taken = taken(appending(&path));
+    taken.append(b"one,").unwrap();
+    assert!(matches!(taken.take(), Err(NotTaken::Busy)));
+    taken.append(b"two").unwrap();
+    taken.release().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"one,two");
+}
+
 /// Appends of sizes around one byte, a block, half the stage, the stage, and four times the stage.
 #[test]
 fn no_size_is_special() {

@@ -123,8 +123,13 @@ fn a_program_without_descriptors_loses_nothing() {
              os.fsync(fd)\n"
         );
         assert!(place.python(&text).status().unwrap().success());
-        let lines: String = (0..300).map(|line| format!("line {line}\n")).collect();
+        let lines: Vec<String> = (0..300).map(|line| format!("line {line}\n")).collect();
         wait_for("the keeper's end", || place.stages().is_empty());
-        assert_eq!(fs::read_to_string(&log).unwrap(), lines, "{free} free; {}", place.said());
+        assert_eq!(
+            fs::read_to_string(&log).unwrap(),
+            lines.concat(),
+            "{free} free; {}",
+            place.said()
+        );
     }
 }

@@ -101,6 +101,8 @@ impl Keeper {
         let (stage_path, stage_file, stage) = match self.make_stage(number, is_self_ending) {
             Ok(made) => made,
             Err(error) => {
+                // From the answer on, only the program may have the file open.
+                drop(file);
                 self.send(process, &Message::No);
                 self.say_of(&path, &format!("left to the kernel: no stage can be made: {error}"));
                 return;
@@ -141,6 +143,11 @@ impl Keeper {
             Err(NotTaken::Busy) => {
                 log.retry = Some(Instant::now() + log.pause);
                 self.logs.push(log);
+            }
+            // Giving the file back failed.
+            Err(_) if log.file.is_taken().unwrap_or(true) => {
+                self.logs.push(log);
+                self.end(self.logs.len() - 1);
             }
             Err(_) => self.leave(log),
         }
