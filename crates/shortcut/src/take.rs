@@ -27,7 +27,8 @@ pub enum NotTaken {
     Busy,
     /// The file was [given up](LogFile::give_up).
     GivenUp,
-    /// An operation failed with this error.
+    /// An operation failed with this error. After a write of the log's bytes or a flush has failed,
+    /// the file is never taken again with this stage.
     Failed(io::Error),
 }
 
@@ -114,6 +115,11 @@ impl<F: AsFd> LogFile<F> {
         // The stage of a file that is taken has bytes that are not in the file yet.
         if staged.is_taken() && !is_planted("taken-twice") {
             return Err(NotTaken::Busy);
+        }
+        // Staged bytes may be lost, and the program may not have made a call since then. Its next
+        // sync must fail.
+        if !is_planted("failure-forgotten") {
+            staged.failed()?;
         }
         let file = self.file.as_fd();
         let is_append = found.flags.contains(OFlags::APPEND);

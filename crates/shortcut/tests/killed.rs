@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use slimio_shortcut::{LogFile, Mended, Stage};
+use slimio_shortcut::{LogFile, Mended, NotTaken, Stage};
 use slimio_testing::loops::Mounted;
 
 /// This environment variable is set only for the process that the test kills. It holds the path of
@@ -289,4 +289,7 @@ fn fail_at_a_limit(folder: &Path) {
         "all calls must fail after a failed write"
     );
     assert!(log.release().is_err());
+    assert!(!log.is_taken().unwrap(), "after a failed write, the file is given back all the same");
+    assert!(matches!(log.take(), Err(NotTaken::Failed(_))));
+    assert!(log.sync().is_err(), "an attempt to take the file again has cleared the failure");
 }
