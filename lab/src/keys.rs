@@ -23,6 +23,13 @@ pub enum KeyDistribution {
     New,
 }
 
+impl KeyDistribution {
+    /// Whether the keys are drawn by a Zipf distribution.
+    fn is_skewed(self) -> bool {
+        matches!(self, Self::Zipfian | Self::Latest)
+    }
+}
+
 /// Draws key numbers below `count()`.
 #[derive(Clone, Debug)]
 pub struct KeyPicker {
@@ -39,8 +46,7 @@ impl KeyPicker {
     /// When `count` is 0.
     pub fn new(distribution: KeyDistribution, count: u64) -> Self {
         assert!(count > 0, "a run needs at least one key");
-        let skewed = matches!(distribution, KeyDistribution::Zipfian | KeyDistribution::Latest);
-        let zipf = Zipf::new(if skewed { count } else { 1 });
+        let zipf = Zipf::new(if distribution.is_skewed() { count } else { 1 });
         Self { distribution, count, next: 0, zipf }
     }
 
@@ -68,7 +74,7 @@ impl KeyPicker {
     pub fn insert(&mut self) -> u64 {
         let key = self.count;
         self.count += 1;
-        if self.zipf.count > 1 {
+        if self.distribution.is_skewed() {
             self.zipf.grow();
         }
         key
@@ -115,6 +121,8 @@ impl Zipf {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -174,6 +182,19 @@ mod tests {
             recent > 5_000,
             "the newest tenth of the keys must get most of 10,000 draws, but got {recent}"
         );
+    }
+
+    #[test]
+    fn a_range_of_one_key_grows() {
+        for distribution in [KeyDistribution::Zipfian, KeyDistribution::Latest] {
+            let mut picker = KeyPicker::new(distribution, 1);
+            for _ in 1..100 {
+                picker.insert();
+            }
+            let mut rng = Rng::with_seed(6);
+            let picked: HashSet<u64> = (0..1000).map(|_| picker.pick(&mut rng)).collect();
+            assert!(picked.len() > 20, "{distribution:?} has picked only {picked:?}");
+        }
     }
 
     #[test]

@@ -73,9 +73,7 @@ fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[
     payload.add(&effects, OwnedRequest::from_args(args).args());
     let mut record = payload.bytes().to_vec();
     let at = record.windows(16).position(|bytes| bytes == key(0)).expect("the key");
-    let mut elapsed_ns = 0;
-    let info = allocation_counter::measure(|| {
-        let start_ns = cpu_ns();
+    report(name, indices.len(), || {
         for &index in indices {
             record[at..at + 16].copy_from_slice(&key(index));
             machine
@@ -83,13 +81,18 @@ fn measure_replay(machine: &mut Machine, name: &str, indices: &[usize], args: &[
                 .apply(DbIndex(0), &record)
                 .expect("a record that was just logged can be applied");
         }
-        elapsed_ns = cpu_ns() - start_ns;
     });
-    report(name, elapsed_ns, indices.len(), info.count_total);
 }
 
-fn report(name: &str, elapsed_ns: usize, count: usize, allocations: u64) {
-    let (ns, allocations) = (elapsed_ns / count, allocations as f64 / count as f64);
+/// Does `count` pieces of work by calling `run`. Prints nanoseconds and allocations per piece.
+fn report(name: &str, count: usize, run: impl FnOnce()) {
+    let mut elapsed_ns = 0;
+    let info = allocation_counter::measure(|| {
+        let start_ns = cpu_ns();
+        run();
+        elapsed_ns = cpu_ns() - start_ns;
+    });
+    let (ns, allocations) = (elapsed_ns / count, info.count_total as f64 / count as f64);
     println!("{name:32} {ns:6} ns {allocations:6.2} allocations");
 }
 
@@ -126,18 +129,14 @@ fn key(index: usize) -> [u8; 16] {
 fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]]) {
     let mut request = encode(args);
     let at = request.windows(16).position(|bytes| bytes == key(0));
-    let mut elapsed_ns = 0;
-    let info = allocation_counter::measure(|| {
-        let start_ns = cpu_ns();
+    report(name, indices.len(), || {
         for &index in indices {
             if let Some(at) = at {
                 request[at..at + 16].copy_from_slice(&key(index));
             }
             machine.run(&request);
         }
-        elapsed_ns = cpu_ns() - start_ns;
     });
-    report(name, elapsed_ns, indices.len(), info.count_total);
 }
 
 /// Like [`measure`], for commands on the members of one set, in pipelines of [`AHEAD_MAX`]
@@ -145,26 +144,26 @@ fn measure(machine: &mut Machine, name: &str, indices: &[usize], args: &[&[u8]])
 fn measure_pipelines(machine: &mut Machine, name: &str, indices: &[usize], is_ahead: bool) {
     let mut request = encode(&[name.as_bytes(), b"set", &key(0)]);
     let at = request.windows(16).position(|bytes| bytes == key(0)).expect("the member");
-    let start_ns = cpu_ns();
-    for pipeline in indices.chunks(AHEAD_MAX) {
-        if is_ahead {
-            let mut members = [[0; 16]; AHEAD_MAX];
-            let mut elements = [ElementAhead::default(); AHEAD_MAX];
-            for (member, &index) in members.iter_mut().zip(pipeline) {
-                *member = key(index);
-            }
-            for (ahead, member) in elements.iter_mut().zip(&members) {
-                *ahead = ElementAhead { hash: machine.keyspace.hash(b"set"), element: member };
-            }
-            machine.keyspace.bring_in(DbIndex(0), &elements[..pipeline.len()]);
-        }
-        for &index in pipeline {
-            request[at..at + 16].copy_from_slice(&key(index));
-            machine.run(&request);
-        }
-    }
     let with = if is_ahead { "with" } else { "without" };
-    report(&format!("{name} in pipelines {with} prefetch"), cpu_ns() - start_ns, indices.len(), 0);
+    report(&format!("{name} in pipelines {with} prefetch"), indices.len(), || {
+        for pipeline in indices.chunks(AHEAD_MAX) {
+            if is_ahead {
+                let mut members = [[0; 16]; AHEAD_MAX];
+                let mut elements = [ElementAhead::default(); AHEAD_MAX];
+                for (member, &index) in members.iter_mut().zip(pipeline) {
+                    *member = key(index);
+                }
+                for (ahead, member) in elements.iter_mut().zip(&members) {
+                    *ahead = ElementAhead { hash: machine.keyspace.hash(b"set"), element: member };
+                }
+                machine.keyspace.bring_in(DbIndex(0), &elements[..pipeline.len()]);
+            }
+            for &index in pipeline {
+                request[at..at + 16].copy_from_slice(&key(index));
+                machine.run(&request);
+            }
+        }
+    });
 }
 
 /// Runs commands on one list, which begins empty.

@@ -55,9 +55,7 @@ impl DriveOptions {
             given.set(first)?;
         } else if let Ok(size) = parse_size(first) {
             given.size = Some(size);
-        } else if first.is_empty() {
-            return Err(SpecError(format!("a drive needs a size or a file, as in {PREFIX}4G")));
-        } else {
+        } else if !first.is_empty() {
             data = DataPlace::File(PathBuf::from(first));
         }
         for part in parts {
@@ -72,7 +70,12 @@ impl DriveOptions {
             given.size.get_or_insert(size);
         }
         let Some(size) = given.size else {
-            return Err(SpecError(format!("{first} does not exist yet: give its size with size=")));
+            return Err(SpecError(match data {
+                DataPlace::File(_) => {
+                    format!("{first} does not exist yet: give its size with size=")
+                }
+                _ => format!("a drive needs a size or a file, as in {PREFIX}4G"),
+            }));
         };
         let config = Config::sized(size, given.unit_size, given.spare());
         if size < (LBA_SIZE as u64) || (given.unit_size.is_none() && size < config.exported_size())
@@ -319,6 +322,7 @@ mod tests {
     #[test]
     fn what_can_not_be_is_refused_with_a_sentence() {
         assert!(refused("").contains("emulated:4G"));
+        assert!(refused("ru=64M").contains("needs a size or a file, as in emulated:4G"));
         assert!(refused("/no/such/file").contains("give its size with size="));
         assert!(refused("4G,colour=red").contains("no option colour=red; the options are size"));
         assert!(refused("4G,fdp").contains("no option fdp"));

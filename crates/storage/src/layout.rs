@@ -8,7 +8,7 @@
 /// slot also states this version. The mark of a volume that is being made still does.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// Format version of a volume on a device that is cut in extents. Up to version 2, each area was a
+/// Format version of a volume on a device that is cut into extents. Up to version 2, each area was a
 /// fixed share of the device.
 pub const FORMAT_VERSION_EXTENTS: u32 = 3;
 

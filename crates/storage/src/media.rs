@@ -143,11 +143,11 @@ pub trait PlacementMonitor: Send {
     fn report(&self) -> PlacementReport;
 }
 
-/// The medium of a volume: a directory of files, or one device that is cut in areas.
+/// The medium of a volume: a directory of files, or one device that is cut into areas.
 ///
 /// The owner of a medium holds its lock, so two programs never have the same volume open.
 pub trait Media {
-    /// The extent pool, if the medium is one device. The device is cut in equal parts, the extents,
+    /// The extent pool, if the medium is one device. The device is cut into equal parts, the extents,
     /// and the pool knows which area has which extents. `None` if each area is a file of its own.
     /// The pool [makes](Pool::path) the paths to areas, and the superblock has the pool's map.
     fn pool(&self) -> Option<&Pool> {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use slimio_host::Failure;
 use slimio_host::process::command;
@@ -59,7 +60,7 @@ impl Modules {
     ///
     /// # Errors
     /// If the kernel lacks one of the named modules, or a module that one of them needs. Also if
-    /// `xz` does not start.
+    /// `xz` does not start or fails.
     pub(crate) fn with_dependencies(
         &self,
         names: &[&str],
@@ -83,8 +84,12 @@ impl Modules {
         }
         let file =
             self.files.get(name).ok_or_else(|| format!("the kernel has no module {name}"))?;
-        let unpacked = command("xz").arg("-dc").arg(file).output();
-        let contents = unpacked.map_err(|error| said(file, &error))?.stdout;
+        let unpacked = command("xz").arg("-dc").arg(file).stderr(Stdio::inherit()).output();
+        let unpacked = unpacked.map_err(|error| said(file, &error))?;
+        if !unpacked.status.success() {
+            return Err(format!("{} can't be unpacked: xz has failed", file.display()).into());
+        }
+        let contents = unpacked.stdout;
         for needed in dependencies(&contents) {
             self.add(&needed, packed, found)?;
         }

@@ -31,7 +31,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 const PROGRAMS_GENERAL: &[(&str, &str)] = &[("mkfs.f2fs", "f2fs-tools"), ("fio", "fio")];
 
 const BY_HAND: &str = "the lab needs Debian with its backports; elsewhere, install by hand QEMU 8 or \
-    later, busybox-static, nvme-cli, e2fsprogs, xfsprogs, xz-utils and binutils";
+    later, busybox-static, nvme-cli, e2fsprogs, xfsprogs, xz-utils, binutils, util-linux, f2fs-tools \
+    and fio";
 
 /// The folder of all the lab's files.
 pub(crate) fn lab_dir() -> PathBuf {

@@ -11,6 +11,7 @@ import mmap
 import os
 import random
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ dice = random.Random(seed)
 path = os.path.join(folder, "a.log")
 flags = dice.choice([os.O_WRONLY, os.O_RDWR]) | os.O_CREAT | dice.choice([0, os.O_APPEND])
 shown = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_ASYNC
+FIDEDUPERANGE = 0xC0189436
 fd = -1
 written = 0
 
@@ -141,6 +143,23 @@ def copy_into():
         say(how, os.sendfile(fd, other, 0, 50000))
     else:
         say(how, os.copy_file_range(other, fd, 50000, 0))
+    os.close(other)
+
+
+def deduplicate():
+    # Two files get the same bytes, and then share blocks if the file system can do that.
+    other = os.open(os.path.join(folder, "other"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    data = some_bytes()[:50000].ljust(8192, b"x")[:8192]
+    os.write(other, data)
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, data)
+    for source, target in [(other, fd), (fd, other)]:
+        try:
+            shared = fcntl.ioctl(source, FIDEDUPERANGE, struct.pack("QQHHIqQQiI", 0, 8192, 1, 0, 0, target, 0, 0, 0, 0))
+            say("deduplicate", struct.unpack("QQHHIqQQiI", shared)[7:9])
+        except OSError as error:
+            say("deduplicate", error.errno)
     os.close(other)
 
 
@@ -292,6 +311,10 @@ def wrong():
             say("wrong", call())
         except OSError as error:
             say("wrong", error.errno)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for call, offset in [("write", []), ("pwrite", [0]), ("read", []), ("pread", [0])]:
+        ctypes.set_errno(0)
+        say("null pointer", call, getattr(libc, call)(fd, None, 5, *offset), ctypes.get_errno())
 
 
 def close_all():
@@ -316,7 +339,7 @@ usual = [write] * 30 + [write_vector] * 5 + [sync] * 20 + [ask] * 5
 if dice.random() < 0.5:
     usual += [write_over] * 20 + [write_over_here] * 5 + [write_vector_here] + [read_over] * 5 + [allocate_behind]
 unusual = [
-    seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, write_at,
+    seek, cut, duplicate, replace, fork, copy, copy, read_here, read_back, map_it, copy_into, deduplicate, write_at,
     allocate, write_later, rename, pause, close_all, other_log,
     other_log, fork_and_copy, exec_child, output_of_a_program, send, lock, wrong, print_to, reopen, reopen, reopen,
 ]

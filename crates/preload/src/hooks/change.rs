@@ -64,6 +64,26 @@ unsafe fn without_path(fd: c_int, path: *const c_char, flags: c_int) -> c_int {
     if is_empty && flags & libc::AT_EMPTY_PATH != 0 { fd } else { -1 }
 }
 
+/// Called before a request that makes files share blocks with another file if their bytes are the
+/// same. Gives the files back if they are logs. If the files are written in whole blocks, each of
+/// their syncs calls the kernel from now on.
+///
+/// # Safety
+/// `range` points to a `file_dedupe_range`, which ends with an array of `file_dedupe_range_info`.
+unsafe fn deduplicate(range: *const u8) {
+    const COUNT: usize = 16;
+    const INFOS: usize = 24;
+    const INFO_SIZE: usize = 32;
+    // SAFETY: as the caller promises.
+    let count = unsafe { range.add(COUNT).cast::<u16>().read_unaligned() };
+    for at in 0..usize::from(count) {
+        // SAFETY: as the caller promises. An element of the array begins with the file's descriptor.
+        let fd = unsafe { range.add(INFOS + at * INFO_SIZE).cast::<i64>().read_unaligned() };
+        give_up(fd as c_int);
+        owe_for_good(fd as c_int);
+    }
+}
+
 /// Passes advice on to the kernel. Drops advice to read ahead in a log, because a taken file must
 /// have nothing in the page cache.
 fn advise(fd: c_int, advice: c_int, next: impl FnOnce() -> c_int) -> c_int {
@@ -249,7 +269,11 @@ hooks! {
                 // as ioctl_ficlonerange(2) says.
                 give_up(unsafe { *(argument as *const i64) } as c_int);
             }
-            FIDEDUPERANGE => give_up(fd),
+            FIDEDUPERANGE if argument != 0 => {
+                give_up(fd);
+                // SAFETY: the argument is as ioctl_fideduperange(2) says.
+                unsafe { deduplicate(argument as *const u8) };
+            }
             _ => return next(),
         }
         around([fd], next)

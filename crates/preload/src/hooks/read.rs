@@ -24,7 +24,7 @@ unsafe fn read_next(
     next: impl Fn() -> ssize_t,
 ) -> ssize_t {
     match of(fd) {
-        Some(log) if (1..=BYTES_MAX).contains(&count) => log.read(
+        Some(log) if (1..=BYTES_MAX).contains(&count) && !bytes.is_null() => log.read(
             // SAFETY: as the caller promises.
             |log| log.read(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), count) }),
             next,
@@ -44,14 +44,15 @@ unsafe fn read_at(
     next: impl Fn() -> ssize_t,
 ) -> ssize_t {
     match (of(fd), u64::try_from(offset)) {
-        (Some(log), Ok(offset)) if (1..=BYTES_MAX).contains(&count) => log.read(
-            |log| {
-                // SAFETY: as the caller promises.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast(), count) };
-                log.read_at(bytes, offset)
-            },
-            next,
-        ),
+        (Some(log), Ok(offset)) if (1..=BYTES_MAX).contains(&count) && !bytes.is_null() => log
+            .read(
+                |log| {
+                    // SAFETY: as the caller promises.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast(), count) };
+                    log.read_at(bytes, offset)
+                },
+                next,
+            ),
         (Some(log), Ok(_)) if count > 0 => log.by_kernel(next),
         _ => next(),
     }

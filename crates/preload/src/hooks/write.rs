@@ -111,7 +111,7 @@ hooks! {
     /// write(2)
     fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t [next] {
         match of(fd) {
-            Some(log) if (1..=BYTES_MAX).contains(&count) => {
+            Some(log) if (1..=BYTES_MAX).contains(&count) && !bytes.is_null() => {
                 // SAFETY: the caller's bytes can be read, as write(2) demands.
                 let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
                 log.write(&[IoSlice::new(bytes)], next)

@@ -181,7 +181,8 @@ impl<R: Read> FileReader<R> {
     }
 
     /// The whole value of the last key, however large it is. If some parts were read already,
-    /// returns the rest of the value.
+    /// returns the rest of the value. If all parts were read already, returns [`Value::Module`],
+    /// because the reader no longer knows the kind of the value.
     pub fn value(&mut self) -> Result<Value, Error> {
         let mut value = Value::empty(self.open.kind());
         while let Some(part) = self.next_part()? {

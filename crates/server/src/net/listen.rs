@@ -59,7 +59,7 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
             match listen_when_free(SocketAddr::new(ip, chosen), backlog) {
                 Ok(listener) => listeners.push(listener),
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-                    let doing = format!("listen on {ip} port {port}");
+                    let doing = format!("listen on {ip} port {chosen}");
                     return Err(ConfigError(explain_system(&doing, &errno.into())));
                 }
                 Err(errno) if optional && !matches!(errno, Errno::ADDRINUSE) => {
@@ -67,13 +67,13 @@ pub fn open(config: &Config) -> Result<Vec<Listener>, ConfigError> {
                 }
                 Err(Errno::ADDRINUSE) => {
                     return Err(ConfigError(format!(
-                        "port {port} on {ip} is in use: stop the server that uses this port, or \
+                        "port {chosen} on {ip} is in use: stop the server that uses this port, or \
                          choose another port with --port"
                     )));
                 }
                 Err(errno) => {
                     return Err(ConfigError(format!(
-                        "cannot listen on {ip} port {port}: {errno}; check bind and port"
+                        "cannot listen on {ip} port {chosen}: {errno}; check bind and port"
                     )));
                 }
             }
