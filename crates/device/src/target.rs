@@ -1,4 +1,6 @@
-//! The file or block device that a path leads to. Every kind of path uses this type.
+//! The file or block device that a path (a [`Device`](crate::Device)) leads to. Paths through
+//! io_uring and paths that use plain system calls share this type. A path that uses NVMe
+//! passthrough does not use it.
 
 use std::fs::File;
 use std::io;

@@ -333,7 +333,7 @@ impl KeySpec {
         is_valid.then_some(KeyRange { first: self.begin + 1, last, step: 1 })
     }
 
-    /// Which arguments these keys are, if no argument counts them. No command here has a `limit`.
+    /// Which arguments these keys are, if no argument counts them. Ignores `limit`: no row has one.
     const fn range(&self) -> KeyRange {
         let last = if self.last < 0 { self.last } else { self.begin + self.last };
         KeyRange { first: self.begin, last, step: self.step }

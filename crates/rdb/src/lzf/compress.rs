@@ -3,9 +3,9 @@
 //! The compressor looks up earlier occurrences of four bytes in a small hash table. The longer it
 //! finds no occurrence, the larger its steps become, so that it skips most of a run of random
 //! bytes. It copies nothing to the output before it has found the first match. It gives up a string
-//! that would not shrink by at least a sixteenth, because decompressing such a string would cost
-//! the reader more than the smaller size saves. After it has given up many strings in a row, it
-//! tries only some of the following strings, until one shrinks.
+//! that would not shrink by at least a sixteenth and by at least four bytes, because decompressing
+//! such a string would cost the reader more than the smaller size saves. After it has given up many
+//! strings in a row, it tries only some of the following strings, until one shrinks.
 
 use super::{LITERALS_MAX, LONG, MATCH_MAX, WINDOW};
 
@@ -39,7 +39,7 @@ pub struct Compressor {
     /// For each hash, the place in the input where four bytes with this hash occurred last, or 0.
     table: Box<[u32; 1 << TABLE_BITS_MAX]>,
     out: Vec<u8>,
-    /// Count of strings in a row that did not shrink.
+    /// Count of strings in a row that did not shrink, including those that were not tried.
     given_up: u32,
 }
 
@@ -55,10 +55,10 @@ impl Compressor {
         Self { table: Box::new([0; 1 << TABLE_BITS_MAX]), out: Vec::new(), given_up: 0 }
     }
 
-    /// The compressed form of `input`. `None` if that form would not be at least a sixteenth
-    /// smaller, or if `input` is shorter than [`LZF_SIZE_MIN`] or longer than [`LZF_SIZE_MAX`].
-    /// Also `None` if `input` was not tried: after 16 strings in a row that did not shrink, only
-    /// one string in four is tried.
+    /// The compressed form of `input`. `None` if that form would not be at least a sixteenth and at
+    /// least four bytes smaller, or if `input` is shorter than [`LZF_SIZE_MIN`] or longer than
+    /// [`LZF_SIZE_MAX`]. Also `None` if `input` was not tried: after 16 strings in a row that did
+    /// not shrink, only one string in four is tried.
     pub fn compress(&mut self, input: &[u8]) -> Option<&[u8]> {
         if !(LZF_SIZE_MIN..=LZF_SIZE_MAX).contains(&input.len()) {
             return None;
@@ -88,8 +88,8 @@ impl Compressor {
 impl Compressor {
     /// Whether the next string should be tried. If every fourth string were tried, the same kind of
     /// string could be missed each time, because strings often come in a regular order, such as
-    /// fields and values in turn. Multiples of the golden ratio select a fourth of the strings
-    /// without a period (Knuth, The Art of Computer Programming 3, 6.4).
+    /// fields and values in turn. Multiples of the golden ratio also select a fourth of the
+    /// strings, but their selection has no period (Knuth, The Art of Computer Programming 3, 6.4).
     fn is_worth_trying(&self) -> bool {
         self.given_up < GIVEN_UP_MAX || self.given_up.wrapping_mul(0x9e37_79b9) >> 30 == 0
     }

@@ -38,8 +38,9 @@ impl Engine {
     }
 
     /// Runs the next step of a client's command that is done in steps. Between the steps, other
-    /// clients may use the command's keys. (A long request would keep them from these keys.)
-    /// Returns the outcome, and the LSN that the reply depends on.
+    /// clients may use the command's keys. (In contrast, the long request of `engine::long` can
+    /// hold its keys between its steps.) Returns the outcome, and the LSN that the reply depends
+    /// on.
     pub(crate) fn run_step_of(
         &mut self,
         client: &mut Client,

@@ -76,7 +76,8 @@ fn what_is_deallocated_at_once_reaches_no_further_than_what_was_given_back() {
             io::run(&mut *a, op).expect("the read succeeds").expect("a read returns its buffer");
         assert!(buffer.iter().all(|byte| *byte == 2), "piece {piece} has lost its data");
     }
-    // Contiguous extents are given back with one deallocation.
+    // Contiguous extents are given back with one deallocation. The disk counts an operation twice:
+    // when it is submitted and when it completes.
     let (pool, disk) = (self::pool(12), self::disk(12));
     let mut wal = path(&pool, &disk, Area::Wal);
     wal.grow(5 * EXTENT_LBAS).expect("the pool has free extents");
@@ -268,8 +269,9 @@ fn live(steps: Vec<Step>) {
                 pool.load(&map, &Snapshots::default()).expect("the map fits this device");
                 paths = AREAS.map(|area| path(&pool, &disk, area));
                 model.clone_from(&updated.0);
-                // Some pieces of the last superblock may have been given back after it. Other areas
-                // may then have written to their extents. So all pieces are written again.
+                // Since the last superblock was written, some of its pieces may have been given
+                // back, and other areas may have written to the extents of these pieces. So all
+                // pieces are written again.
                 for (&(area, piece), byte) in &mut model {
                     next_byte = u8::wrapping_add(next_byte, 1);
                     *byte = next_byte;

@@ -124,7 +124,7 @@ fn leaves_away_from_the_cut_stay_shared() {
         tree.leaves().filter(|leaf| !of_clone.contains(&std::ptr::from_ref(*leaf))).count()
     };
     // Each cut and each join makes two leaves that are not shared with the clone. If one of the two
-    // is small, it is merged with the leaf next to it, so that leaf is not shared any more either.
+    // is small, it is merged with the leaf next to it. Then that leaf, too, is not shared any more.
     assert!(own(&tree) <= 4 && own(&last) <= 8, "{} and {}", own(&tree), own(&last));
     tree.check();
     last.check();
