@@ -121,7 +121,7 @@ fn servers_die_with_a_benchmark_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A process counts only once it runs the server's program. Before that, it is a copy of the
+    // A process does not count before it runs the server's program. Until then, it is a copy of the
     // benchmark, or it runs setpriv.
     let is_server = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -215,7 +215,7 @@ fn measurements_agree_with_what_is_known() {
     let metrics = window.close(&server, cost, report.requests, report.payload_bytes).unwrap();
 
     assert_eq!(report.payload_bytes, 3000 * 1016);
-    // A SET in the log has 31 bytes of protocol. Its key and its value have 1016 bytes together.
+    // A SET in the log has 29 bytes of protocol. Its key and its value have 1016 bytes together.
     let log = metrics["log_bytes_per_payload_byte"];
     assert!((1.02..1.05).contains(&log), "{log}");
     assert!(metrics["pss_mib"] > 2.0, "{}", metrics["pss_mib"]);
@@ -232,8 +232,8 @@ fn measurements_agree_with_what_is_known() {
     // sync the log.
     let is_right = |counted: &f64| (2.0..5.0).contains(counted);
     let by_perf = count(SyscallCounter::with_perf(pid, &scratch.path), &mut generator);
-    // On a busy machine, strace reports that it is attached, but begins to count only later. So the
-    // count is repeated if it is below the number of requests.
+    // On a busy machine, strace reports that it is attached, but begins to count only later. So
+    // there are three counts, and a count below the number of requests is replaced by the next one.
     let by_strace = (0..3)
         .map_while(|_| count(SyscallCounter::with_strace(pid, &scratch.path), &mut generator))
         .reduce(|before, now| if before < 1.0 { now } else { before });

@@ -139,8 +139,9 @@ class DeadWrites(TestCase):
 
 @slimio_only
 class Claims(TestCase):
-    """A claim is a lock on a file of the volume. The kernel holds it until a killed server's last
-    write has ended. These tests need no root, because each test itself holds the claim."""
+    """A claim is a lock on a file of the volume. The kernel keeps the lock until a killed server's
+    last write has ended. These tests need no root, because they hold the claim themselves, or only
+    look at who holds it."""
 
     seconds = 20
 

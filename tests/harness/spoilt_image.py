@@ -62,7 +62,7 @@ class SpoiltImage:
         self.process.wait()
 
     def shrink(self, size):
-        """Makes the image smaller. Returns when no write behind the new end can succeed any
+        """Makes the image smaller. Returns when no write beyond the new end can succeed any
         more."""
 
         def is_small():
@@ -140,7 +140,7 @@ def answer(image, control, opcode, body):
     if opcode == WRITE:
         _, offset, size = struct.unpack_from("<QQI", body)
         if offset + size > os.fstat(image).st_size:
-            raise OSError(errno.EIO, "behind the end")
+            raise OSError(errno.EIO, "beyond the end")
         return struct.pack("<II", os.pwrite(image, body[40 : 40 + size], offset), 0)
     if opcode in (FLUSH, FSYNC, RELEASE):
         return b""

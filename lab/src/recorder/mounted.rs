@@ -56,8 +56,9 @@ impl FileSystemKind {
     }
 
     /// The command that makes such a file system on a device of this size. The journal of ext4
-    /// takes the same share of the device as on a drive of 180 GB, but at least 4 MiB, which is the
-    /// smallest possible size. XFS keeps its default log, because it allows no log that small.
+    /// takes a 180th of the device, which is its share of a drive of 180 GB. But it takes at least
+    /// 4 MiB, which is the smallest possible size, and at most 1 GiB. XFS keeps its default log,
+    /// because it allows no log that small.
     fn maker(self, device_bytes: u64) -> (&'static str, Vec<String>) {
         let (program, words) = match self {
             Self::Ext4 => {
