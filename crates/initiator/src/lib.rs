@@ -1,5 +1,5 @@
-//! A small NVMe/TCP host for tests, fuzzing and benchmarks. It runs on machines whose kernel has no
-//! NVMe/TCP host.
+//! A small NVMe/TCP host for tests, fuzzing and benchmarks. It also runs on machines whose kernel
+//! has no NVMe/TCP host.
 //!
 //! ```text
 //!  caller ── Submission ──► protocol ── bytes ──► target      Host: the admin queue, for commands

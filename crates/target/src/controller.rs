@@ -163,8 +163,8 @@ impl Controller {
             state.reported.clear();
             state.features = Features::new(state.features.keep_alive_ms);
         }
-        // The caller has made the drive durable, so a shutdown is complete at once. If the drive
-        // could not be made durable, the caller calls `stay_in_shutdown` next.
+        // The caller has made the drive's data durable, so a shutdown is complete at once. If the
+        // data could not be made durable, the caller calls `stay_in_shutdown` next.
         state.status.shst = if to.shn() == 0 { 0 } else { 2 };
         // The lock is released before the call of `close`. This call waits for each connection that
         // is just beginning an operation, and such a connection needs the lock to read the state.
@@ -172,7 +172,8 @@ impl Controller {
         close(&ended);
     }
 
-    /// Reports the shutdown as unfinished for ever, because the drive could not be made durable.
+    /// Reports the shutdown as unfinished for ever, because the drive's data could not be made
+    /// durable.
     pub(crate) fn stay_in_shutdown(&self) {
         self.lock().status.shst = 1;
     }

@@ -129,9 +129,8 @@ impl Keeper {
             }
         }
         self.tell_guard(|guard| guard.add(number, log.file.file(), &log.stage_file));
-        // The process must have the stage before the file is changed. If this process is killed
-        // after that, the stage says whether the file has to be given back, and how long the log
-        // is.
+        // The process must have the stage before the file is changed. If the keeper is killed after
+        // that, the stage says whether the file has to be given back, and how long the log is.
         let stage = Some(log.stage_file.as_fd());
         if self.sent(process, &Message::Stage(number), stage).is_err() {
             self.leave(log);
@@ -144,7 +143,7 @@ impl Keeper {
                 log.retry = Some(Instant::now() + log.pause);
                 self.logs.push(log);
             }
-            // Giving the file back failed.
+            // Taking the file failed midway, and then the file could not be given back either.
             Err(_) if log.file.is_taken().unwrap_or(true) => {
                 self.logs.push(log);
                 self.end(self.logs.len() - 1);
@@ -153,11 +152,12 @@ impl Keeper {
         }
         let is_kept = self.logs.last().is_some_and(|log| log.number == number);
         self.send(process, &if is_kept { Message::Yes(number) } else { Message::No });
-        // Whoever reads the messages may be slow, and the program must not wait for that.
+        // Whoever reads the keeper's output may be slow. The program must not wait for this reader,
+        // so its answer was sent first.
         self.say_once(&path, said(&taken));
     }
 
-    /// Leaves a log to the kernel that was not taken.
+    /// Drops a log that was not taken, so the kernel goes on writing the log's file.
     fn leave(&mut self, mut log: Log) {
         self.tell_guard(|guard| guard.remove(log.number));
         log.forget_stage();

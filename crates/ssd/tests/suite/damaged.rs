@@ -148,7 +148,7 @@ fn an_older_checkpoint_is_not_taken_for_the_latest() {
         let mut path = again.open_path().expect("a path opens");
         do_all(&mut *path, [write(20, 1, 20, true), Op::Deallocate { range: range(0, 1) }]);
         drop((path, again));
-        // The drive goes on like any other drive.
+        // The next start must find what the host did since the loss, and report no loss.
         let last = drive(&small(killed));
         assert_eq!(last.notes().len(), 1);
         assert_eq!(last.counters().host_bytes(), 11 * LBA_SIZE as u64);

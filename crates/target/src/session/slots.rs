@@ -169,7 +169,7 @@ impl Slots {
         slot.work = work;
     }
 
-    /// Whether the host still has to send data that it was asked for, for at least one command.
+    /// Whether the host was asked for the data of at least one command, and has not sent all of it.
     pub(super) fn is_receiving(&self) -> bool {
         self.receiving > 0
     }
