@@ -159,7 +159,7 @@ impl Wal {
         }
         self.wait_for_write(QUICK_MAX, true, now);
         self.own_writes += 1;
-        // Submits records that the log had no room for during the write.
+        // Submits records that had to wait while the write was in flight.
         self.drive(Instant::now());
         true
     }

@@ -23,7 +23,8 @@ one.
 `CONFIG GET` shows the values in force. `CONFIG SET` changes them where the table says so. Sizes take
 the units of Redis: `1k` is 1000 bytes, `1kb` is 1024, and likewise with `m` and `g`.
 
-A directive of Redis 7.0 has the same name and meaning in SlimIO. The last column lists the differences.
+A directive of Redis 7.0 has the same name in SlimIO, and the same meaning except for the
+differences in the column `other than Redis`.
 ";
 
 fn render() -> String {

@@ -296,7 +296,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both calls fail only if the process has ended already.
+        // A `drop` can report no error. If the process has ended already, both calls succeed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -206,8 +206,8 @@ fn an_export_in_parts_is_what_a_replay_in_memory_is() {
 
 /// An export creates its file, and then reads the volume, which may take long. The replay of the
 /// log counts as a use of its keys, at the time when the reading began. So each key's idle time
-/// must end at that time. If it ended when the file was created, a key could appear as used in the
-/// future.
+/// must be counted up to that time. If it were counted up to the creation of the file, a key could
+/// appear as used in the future.
 #[test]
 fn how_keys_were_used_is_as_of_when_the_volume_was_read() {
     let dir = tempfile::tempdir().unwrap();
