@@ -4,7 +4,8 @@
 use crate::compare::{Better, Comparison};
 use crate::server::ServerKind;
 
-/// How a row is judged.
+/// How a row is judged. The *floor* is the bound that SlimIO must reach. If less is better, the
+/// floor is an upper bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Judged {
     /// SlimIO / stock must be at least the floor.
@@ -203,10 +204,10 @@ const TARGETS: &[Target] = &[
     target("LSET in the middle", ("list-middle", "us_per_lset"), RatioAtMost, Some(0.01), 0.01),
 ];
 
-/// Rows with a snapshot that have targets: the name in the table, the scenario, and the scenario in
-/// which stock Redis does not compress. Without compression, the time that stock Redis needs does
-/// not depend on the values. So the rows with incompressible values name the same last scenario as
-/// the other rows.
+/// The rows that measure snapshots and have targets. For each row: its name in the table, its
+/// scenario, and the scenario in which stock Redis does not compress. Without compression, the time
+/// that stock Redis needs does not depend on the values. So the rows with incompressible values
+/// name the same last scenario as the other rows.
 const SNAPSHOT_ROWS: &[(&str, &str, &str)] = &[
     ("everysec", "snapshot-everysec", "snapshot-everysec-plain"),
     ("always", "snapshot-always", "snapshot-always-plain"),

@@ -1,4 +1,4 @@
-//! An emulated drive that the host serves over NVMe/TCP, and the guest's way to it.
+//! An emulated drive that the host serves over NVMe/TCP, and how the guest reaches it.
 //!
 //! The guest can reach nothing else: QEMU lets only connections to [`ADDRESS`] through. For each
 //! connection, QEMU runs a program. The program looks up the drive's port at that moment, because
