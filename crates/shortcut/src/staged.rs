@@ -30,7 +30,7 @@
 //! | 152 | 8 | 1 if the file is open for reading, too |
 //! | 160 | 8 | 1 if direct I/O is off because of a read |
 //! | 168 | 8 | 1 if the records of the log say where the log ends |
-//! | 176 | 8 | offset in the file; a call under way may have replaced the loaded bytes before it |
+//! | 176 | 8 | offset in the file up to which a call under way may have replaced loaded bytes |
 //! | 256 | | the file's path |
 
 use std::ffi::OsStr;
@@ -211,7 +211,7 @@ impl<'a> Staged<'a> {
         self.set(ZEROED, end);
     }
 
-    /// Notes that the file may be filled with zeros up to `end`.
+    /// Notes that zeros may be written to the file from now on, up to the offset `end`.
     pub(crate) fn reaches(&mut self, end: u64) {
         let reach = self.get(REACH).max(end);
         self.set(REACH, reach);
@@ -284,7 +284,8 @@ impl<'a> Staged<'a> {
 
     /// Whether the keeper must be told of an append. There are two reasons to tell it: the keeper
     /// does not look at the log by itself, or the log needs the keeper's work (`is_urgent`). For
-    /// each of the two reasons, the keeper is told only once.
+    /// each of the two reasons, the keeper is told only once until it looks at the log
+    /// ([`heard`](Self::heard)).
     pub(crate) fn tell(&mut self, is_urgent: bool) -> bool {
         let told = self.get(TOLD);
         let telling = told | APPENDED | if is_urgent { URGENT } else { 0 };

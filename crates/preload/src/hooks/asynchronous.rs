@@ -1,7 +1,7 @@
 //! Asynchronous reading and writing (aio(7)). libc serves these calls in threads of its own, which
 //! call the kernel directly. So before such a call, this library gives a log back for good. A file
-//! that is written in whole blocks is not given back. Instead, from then on, each of its syncs calls
-//! the kernel.
+//! that is written in whole blocks is not given back. Instead, from then on, each of its syncs
+//! calls the kernel.
 
 #![expect(unsafe_code, reason = "the caller's pointers are raw")]
 
@@ -14,7 +14,7 @@ use crate::open_logs::give_up;
 use crate::whole_files::owe_for_good;
 
 /// If the file of an asynchronous call is a log, gives it back for good. If the file is written in
-/// whole blocks, notes a debt for good.
+/// whole blocks, makes each later sync of the file call the kernel.
 ///
 /// # Safety
 /// `control` is null or points to an `aiocb` that can be read.
