@@ -9,8 +9,8 @@ use crate::kinds::{Builder, ValueType};
 use crate::table::BucketSlot;
 use crate::value::{StringRef, Value};
 
-/// Memory is reserved in advance for at most this many keys, even if a chunk states a larger count
-/// of keys. 2.7 bytes are reserved for each key.
+/// For each database, memory is reserved in advance for at most this many keys, even if a chunk
+/// states a larger count of keys. 2.7 bytes are reserved for each key.
 const RESERVED_KEYS_MAX: usize = 1 << 27;
 
 /// Joins the parts of large values and keys.

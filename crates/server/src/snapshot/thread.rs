@@ -66,7 +66,8 @@ pub(crate) enum Answer {
 /// State that the command thread and the snapshot thread share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Bytes of keys and values that wait to be encoded.
+    /// Size in bytes of the batches that wait to be encoded. The size of a batch is that of its keys
+    /// and values, or that of the memory that only the batch holds, whichever is more.
     pub(super) waiting_size: AtomicU64,
     /// Bytes of memory that are kept in use only by waiting entries.
     pub(super) waiting_memory: AtomicU64,
@@ -197,7 +198,7 @@ impl SnapshotThread {
         self.shared.is_memory_wanted.store(true, Ordering::SeqCst);
     }
 
-    /// Bytes of keys and values that wait to be encoded.
+    /// Size in bytes of the batches that wait to be encoded; see [`Shared::waiting_size`].
     pub(crate) fn waiting_size(&self) -> u64 {
         self.shared.waiting_size.load(Ordering::Relaxed)
     }

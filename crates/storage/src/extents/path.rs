@@ -16,7 +16,7 @@ use crate::Area;
 /// A path to an area, through a path to the whole device.
 ///
 /// An operation whose blocks are contiguous on the device is passed on as it is. An operation that
-/// goes on in an extent elsewhere is cut in parts. When all parts are done, the path joins them.
+/// goes on in an extent elsewhere is cut into parts. When all parts are done, the path joins them.
 /// The parts have copies of the operation's data.
 pub(super) struct AreaPath {
     /// `None` if this path leads to the free extents.

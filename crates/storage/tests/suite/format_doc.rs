@@ -164,7 +164,7 @@ has this checksum, the log is damaged, because another batch is in the place of 
         "
 ## Record
 
-A record that is larger than the room in a batch is cut in fragments, and each fragment has this header.
+A record that is larger than the room in a batch is cut into fragments, and each fragment has this header.
 The record counts only if all its fragments were found.
 
 ",

@@ -92,8 +92,8 @@ impl<L: Leaf> Child<L> {
 }
 
 impl Edge {
-    /// The ends of the collection that the child `index` of the node is at. `self` is the node's
-    /// edge, and `len` is the number of the node's children.
+    /// The edge of the node's child `index`, that is, at which ends of the collection the child is.
+    /// `self` is the node's edge, and `len` is the number of the node's children.
     fn below(self, index: usize, len: usize) -> Self {
         Self { is_first: self.is_first && index == 0, is_last: self.is_last && index + 1 == len }
     }
