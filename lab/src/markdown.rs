@@ -110,7 +110,8 @@ millisecond say little.\n\
 - `saver_*`: times of the child that saves (stock) or of the snapshot thread (SlimIO), as they \
 were when the saver was last seen alive. User mode is work in memory. Work that the kernel does \
 for the saver in its own threads is not included. `saver_waits`: time in which the saver neither \
-ran nor waited for a core. So it waited for the device or for data.\n";
+ran nor waited for a core. So it waited for the device or for data, or it paused because of \
+`snapshot-rate` (SlimIO).\n";
 
 fn environment(comparison: &Comparison, text: &mut String) {
     text.push_str("| | |\n|---|---|\n");

@@ -42,7 +42,7 @@ const TIME: &[Column] = &[
     ("in memory", "saver_user_s"),
     ("in the kernel", "saver_system_s"),
     ("waits for a core", "saver_waits_for_core_s"),
-    ("waits for device or data", "saver_waits_s"),
+    ("other waits", "saver_waits_s"),
 ];
 
 const RECOVERY: &[Column] = &[
