@@ -66,8 +66,8 @@ pub(crate) enum Answer {
 /// State that the command thread and the snapshot thread share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Size in bytes of the batches that wait to be encoded. The size of a batch is that of its keys
-    /// and values, or that of the memory that only the batch holds, whichever is more.
+    /// Size in bytes of the batches that wait to be encoded. The size of a batch is that of its
+    /// keys and values, or that of the memory that only the batch holds, whichever is more.
     pub(super) waiting_size: AtomicU64,
     /// Bytes of memory that are kept in use only by waiting entries.
     pub(super) waiting_memory: AtomicU64,
