@@ -96,7 +96,7 @@ const VERBS: &[Verb] = &[
     ),
     verb(
         "drive",
-        "measure the emulated SSD over NVMe/TCP and inside the server's process",
+        "measure the emulated SSD over NVMe/TCP and inside the benchmark's process",
         suites::drive,
     ),
     verb("docs", "render the documents that are made from the code", suites::docs),

@@ -3,10 +3,11 @@
 //! A first start makes the files one by one. Each file is durable before the next is made. When all
 //! files are there, the start begins to write the superblock. If the start is interrupted before
 //! that write, the directory has some or all of the files. They may have a length already, but they
-//! hold no data: only zeros, and the block at the end of the file with the log's buffers. If the
-//! start is interrupted later, the superblock has the [mark](slimio_storage::is_unfinished) of a
-//! volume that is being made. In both cases the next start makes the volume. A directory in any
-//! other state may hold a volume, so its files are never overwritten.
+//! hold no data. All their bytes are zero, except in one block: the last block of the file that is
+//! made for the log's buffers. If the start is interrupted later, the superblock has the
+//! [mark](slimio_storage::is_unfinished) of a volume that is being made. In both cases the next
+//! start makes the volume. A directory in any other state may hold a volume, so its files are never
+//! overwritten.
 
 use std::fs::File;
 use std::io::Read as _;

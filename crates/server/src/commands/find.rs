@@ -12,8 +12,8 @@ use super::{Entry, Run, bare_command, table};
 /// arguments together.
 const QUOTED_SIZE_MAX: usize = 128;
 
-/// At most this many bytes of an argument are compared with command names. Every name is shorter,
-/// and an error repeats no more bytes than this.
+/// Of a large argument (a blob), at most this many bytes are compared with command names. Every
+/// name is shorter, and an error repeats no more bytes than this.
 const WORD_SIZE_MAX: usize = 256;
 
 /// Limit of the number of arguments of a command that does not run in steps, such as a server

@@ -137,7 +137,7 @@ const SYSLOG_FACILITY: &[&str] =
 
 const ALWAYS_LAZY: &str = "large values are always freed on another thread";
 const NO_CLUSTER: &str = "this server is not a cluster node";
-const NO_REPLICA: &str = "this server is not a replica";
+const NO_REPLICA: &str = "there is no replication";
 const NO_TLS: &str = "put a TLS proxy in front";
 const NO_ACL: &str = "only the default user exists; use requirepass";
 const NO_EVENTS: &str = "keyspace events are not published";
@@ -176,7 +176,7 @@ pub static DIRECTIVES: &[Directive] = &[
     own(row("volume", ValueKind::Utf8, "./slimio-data/", Effect::AtStart, "directory, NVMe namespace, block device or emulated SSD (`emulated:4G`, docs/ssd.md) that holds the data")),
     own(row("volume-passthrough", ValueKind::Bool, "yes", Effect::AtStart, "use NVMe passthrough commands for an NVMe namespace, rather than its block device")),
     own(row("volume-trace", ValueKind::Utf8, "", Effect::AtStart, "new file in which every write, deallocation and flush of a volume on a device is recorded, for `slimio waf`; empty means that nothing is recorded")),
-    own(row("volume-fallback", ValueKind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "whether the server starts without the best I/O path")),
+    own(row("volume-fallback", ValueKind::Choice(VOLUME_FALLBACK), "allow", Effect::AtStart, "if the best I/O path is not available, start anyway (allow) or refuse to start (require)")),
     own(row("volume-identity", ValueKind::Choice(VOLUME_IDENTITY), "check", Effect::Once, "refuse a volume that was last written on another device (check), or accept the volume on this device (accept); `CONFIG REWRITE` does not keep it")),
     own(row("log-size-max", ValueKind::Memory(1 << 20, SIZE_MAX), "96gb", Effect::AtStart, "largest size of the log on the volume; on a device, the log also leaves room for the snapshots")),
     own(row("log-segment-size", ValueKind::Memory(1 << 20, 1 << 30), "64mb", Effect::AtStart, "size of a segment of the log; fixed when the volume is made; on a device, a power of two and at most a sixty-fourth of the space of all extents")),

@@ -74,6 +74,7 @@ impl Connections {
     }
 
     /// Checks that the listed clients are exactly the marked clients, and that each is listed once.
+    /// Only a client that has left may be listed as well.
     fn check_marked<'a>(
         &self,
         name: &str,

@@ -292,7 +292,8 @@ impl Client {
         assert!(self.try_send_bytes(bytes), "the server closed the connection, or does not read");
     }
 
-    /// Sends bytes. Returns false when the server has closed the connection.
+    /// Sends bytes. Returns false if the server has closed the connection, or does not read for the
+    /// whole [`patience`].
     pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.get_mut().write_all(bytes).is_ok()
     }

@@ -10,7 +10,7 @@ use super::{TraceEvent, TraceHeader, TraceWriter};
 
 /// Records events from any thread. The time of an event is the time of the call. If an event can't
 /// be recorded, the error is reported once, and the trace is given up. It then gets no end block,
-/// so that readers refuse it.
+/// so that readers report that its end is missing.
 #[derive(Debug)]
 pub struct Tape {
     began: Instant,
@@ -66,8 +66,8 @@ impl Tape {
     /// Adds an event with the current time.
     ///
     /// # Errors
-    /// If the event was not recorded. The first such error is [`TapeError::Failed`], and all later
-    /// errors are [`TapeError::Over`].
+    /// [`TapeError::Failed`] if the event can't be recorded: the trace is then given up.
+    /// [`TapeError::Over`] if the trace was given up or finished before.
     pub fn record(&self, event: &TraceEvent) -> Result<(), TapeError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let open = writer.as_mut().ok_or(TapeError::Over)?;
