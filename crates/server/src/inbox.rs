@@ -41,7 +41,7 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A whole request, see [`Reading::args`]. Contains the request's size in bytes, without large
-    /// arguments.
+    /// arguments and without the part that was kept apart from the buffer.
     Request(usize),
     /// The rest of the request has not arrived yet.
     Incomplete,
@@ -73,7 +73,8 @@ impl Inbox {
         self.len() == 0
     }
 
-    /// Number of bytes that wait to be read, not counting large arguments.
+    /// Number of bytes in the buffer that wait to be read. Large arguments are not in the buffer,
+    /// nor is the part of an incomplete request that is kept apart.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
@@ -206,9 +207,10 @@ impl Reading<'_> {
         stand_in.large_size = self.inbox.large_size;
     }
 
-    /// Takes out the request that was read last. If the request is large and makes up most of the
-    /// buffer, it is taken together with the bytes before it, so that the bytes of the request are
-    /// not copied.
+    /// Takes out the request that was read last. If the request is large and makes up at least half
+    /// of the buffer, it is taken together with the bytes before it, so that the bytes of the
+    /// request are not copied. The same happens if a part of the request was kept apart from the
+    /// buffer.
     pub(crate) fn take_request(&mut self) -> OwnedRequest {
         let end = self.at + self.consumed;
         let is_all_here = self.inbox.parser.request().sealed_size() == 0;

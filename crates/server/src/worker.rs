@@ -1,6 +1,6 @@
-//! The only kind of thread that works for the command thread. Such a thread has a name and a queue
-//! of orders. Dropping the [`WorkerThread`] waits until the thread has ended, and logs an error if
-//! the thread has panicked.
+//! Threads that take orders from an owner. Each such thread has a name and a queue of orders.
+//! Dropping its [`WorkerThread`] waits until the thread has ended, and logs an error if the thread
+//! has panicked.
 //!
 //! ```text
 //!  owner ── orders ──► thread ── results ──► owner

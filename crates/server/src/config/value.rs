@@ -1,4 +1,5 @@
-//! The kinds of values that directives have. Units, words and error texts are those of Redis.
+//! The kinds of values that directives have. Units, words and error texts are those of Redis. Only
+//! the error for a text that is not UTF-8 is SlimIO's own.
 
 use std::num::{IntErrorKind, ParseIntError};
 
@@ -75,7 +76,7 @@ impl ValueKind {
     /// `OutputLimits` may replace only some of the limits.
     ///
     /// # Errors
-    /// Redis's own sentence that says what is wrong.
+    /// A sentence that says what is wrong.
     pub fn parse(self, words: &[impl AsRef<[u8]>], old: Option<&Value>) -> Result<Value, String> {
         if let ValueKind::Text = self {
             let [word] = words else { return Err(WRONG_COUNT.into()) };

@@ -1,5 +1,5 @@
-//! Tests which time a long request sees, and how its memory and its changes are counted. In names
-//! of tests, `it` is the long request.
+//! Tests that check what a long request sees as the current time, and how its memory and its
+//! changes are counted. In names of tests, `it` is the long request.
 
 use super::{MANY, mset, until_met};
 use crate::common::{Client, encode, until};

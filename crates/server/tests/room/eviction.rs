@@ -39,7 +39,7 @@ fn eviction_stops_where_the_log_is_full_and_does_not_spin() {
     always_a_way_out(|full| {
         evict_what_may_go(full);
         // The CPU time is measured repeatedly, because on a busy machine the last evictions take a
-        // while. A server that spins never sleeps, so the test still fails then.
+        // while. If the server spins, it never sleeps, so the test still fails.
         until("the server never sleeps while the log has no room", || {
             let before = cpu_ms(&mut full.client);
             pass(&mut full.client, WATCHED_MS);
