@@ -66,7 +66,7 @@ fn words(args: Args<'_>) -> Vec<Vec<u8>> {
     let all: Vec<_> = args.iter().map(|arg| arg.to_bytes().into_owned()).collect();
     assert_eq!(all.len(), args.len());
     let is_same = |(index, word): (usize, &Vec<u8>)| *args.bytes(index) == word[..];
-    assert!(all.iter().enumerate().all(is_same), "`iter` and `bytes` give the same arguments");
+    assert!(all.iter().enumerate().all(is_same), "`iter` and `bytes` give different arguments");
     all
 }
 

@@ -106,15 +106,15 @@ pub struct CaptureStats {
     /// Bytes of memory that only the capture holds, in pre-images that wait to be handed out.
     pub owned_size: usize,
     /// Bytes of memory that the keyspace shares with pre-images that wait to be handed out. A value
-    /// is shared if the command did not replace all of it: the command renamed the entry, gave it
-    /// another expiry, or changed a part of the value. Once a command changes a shared value again,
-    /// only the capture holds the old bytes.
+    /// is shared if the command for which the pre-image was taken did not replace all of the value:
+    /// that command renamed the entry, gave it another expiry, or changed a part of the value. Once
+    /// a command changes a shared value again, only the capture holds the old bytes.
     pub shared_size: usize,
     /// Bytes of memory of flushed databases whose entries wait to be taken.
     pub flushed_size: usize,
-    /// Entries taken so far.
+    /// Entries taken so far, and entries that a fuzzy capture has omitted.
     pub taken: usize,
-    /// Count of the entries that existed when the capture began. The capture takes all of them.
+    /// Count of the entries that existed when the capture began. At the end, `taken` equals `total`.
     pub total: usize,
 }
 
@@ -217,7 +217,7 @@ impl Keyspace {
             self.displaced.capture.stats.taken += batch.len() - before;
             if is_over {
                 let stats = &self.displaced.capture.stats;
-                assert_eq!(stats.taken, stats.total, "each entry is taken once");
+                assert_eq!(stats.taken, stats.total, "each entry must be taken once");
                 self.displaced.capture.state = CaptureState::Complete;
                 break;
             }
@@ -319,7 +319,7 @@ impl Keyspace {
     }
 
     /// Gives two swapped databases their new numbers if the capture's state is
-    /// [`CaptureState::Idle`]. Otherwise, the databases keep their old numbers until it is.
+    /// [`CaptureState::Idle`]. Otherwise, the databases keep their old numbers until it is `Idle`.
     pub(crate) fn number_swapped(&mut self, a: DbIndex, b: DbIndex) {
         let (dbs, Displaced { capture, .. }) = self.dbs_and_displaced();
         if capture.state == CaptureState::Idle || is_planted("swap-not-captured") {

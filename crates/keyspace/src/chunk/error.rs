@@ -10,11 +10,13 @@ use super::VERSION;
 /// the other chunks.
 #[derive(Debug)]
 pub enum ChunkError {
-    /// The chunk is not a sequence of RDB opcodes. Offsets count bytes from the start of the chunk.
+    /// The chunk is not a sequence of RDB opcodes. The error's offsets count bytes
+    /// from the start of the chunk.
     Malformed(slimio_rdb::Error),
-    /// The chunk holds a type or an opcode that this program does not support.
+    /// The chunk holds an RDB type or an opcode that this program does not support.
     Unknown(u8),
-    /// The chunk holds a value of the type with this number, which this program does not support.
+    /// The chunk holds a value of a type that this program does not support. The type is given by
+    /// the number that it has in chunks, which can differ from its codes in RDB.
     UnknownKind(u8),
     /// The chunk names a database that does not exist. The server had more databases when it wrote
     /// the chunk.
@@ -40,8 +42,9 @@ impl fmt::Display for ChunkError {
                 None => write!(f, "the chunk holds an unknown type or opcode {code}"),
             },
             Self::UnknownKind(number) => {
-                // If the number of a type is below 5, it is also the type's code in the first
-                // versions of RDB. A stream has the number 5, which is not its code.
+                // `number` is the number that the type has in chunks. A number below 5 equals the
+                // type's code in the first versions of RDB. A stream has the number 5, but other
+                // codes in RDB.
                 let known = if *number < 5 { RdbType::from_code(*number, VERSION) } else { None };
                 match (known, number) {
                     (Some(rdb_type), _) => write!(f, "the chunk holds a {}", rdb_type.kind())?,

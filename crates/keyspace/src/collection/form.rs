@@ -167,8 +167,8 @@ pub(crate) enum EditForm<'a> {
     Packed { packing: Packing, bytes: Vec<u8>, base: usize },
     /// A tree, which is changed in place.
     Tree(&'a mut AnyTree),
-    /// The tree that the collection has grown into. `bytes` is the entry as it was while the
-    /// collection was still packed.
+    /// The tree that the collection has grown into. `bytes` are those that the `Packed` form had.
+    /// They are empty if the form was made from a tree that is in no keyspace.
     Grown { bytes: Vec<u8>, tree: Box<AnyTree> },
 }
 

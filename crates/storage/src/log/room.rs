@@ -266,7 +266,8 @@ impl Log {
         self.superblock_sequence = superblock_sequence;
     }
 
-    /// Why the keeper's last attempt to prepare a segment failed; `None` if it succeeded.
+    /// Why the keeper's last attempt to prepare a segment failed. `None` if it succeeded, if there
+    /// may be space for a segment again, or if there was no attempt yet.
     pub fn prepare_failed(&self) -> Option<&DeviceError> {
         self.prepare_failed.as_ref().map(|(error, _)| error)
     }
