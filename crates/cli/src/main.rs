@@ -50,7 +50,7 @@ enum Command {
     Inspect(tools::Inspect),
     /// Read a whole volume and check it
     Verify(tools::Verify),
-    /// Write the data set of a volume to an RDB file, also while a server has it open
+    /// Write the data set of a volume to an RDB file, also while a server has the volume open
     Export(exchange::Export),
     /// Make a volume from an RDB file
     Import(exchange::Import),

@@ -5,11 +5,11 @@
 //! long as a read of NAND takes. So the thread spins for the last part of a wait. The number of
 //! threads that spin at once is limited, so that some cores are left for the hosts.
 //!
-//! A host measures the drive's time plus the times of the way to the target and the way back. If
-//! host and target are on one machine, each way takes as long as the system call that sends,
+//! A host measures the drive's time plus the times of two transfers: to the target, and back. If
+//! host and target are on one machine, each transfer takes as long as the system call that sends,
 //! because that call also puts the bytes into the receiver's socket. If the drive simulates times,
-//! the target subtracts both ways from the drive's time, up to a limit. So a host on this machine
-//! measures the drive's own time.
+//! the target subtracts the times of both transfers from the drive's time, up to a limit. So a host
+//! on this machine measures the drive's own time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ const SPUN: Duration = Duration::from_micros(60);
 /// The longest time that the thread spins after a reply, waiting for the host's next command. The
 /// thread spins only if the host's latest commands came within half of this time.
 const LINGER_MAX: Duration = Duration::from_micros(300);
-/// The longest time that is subtracted from the drive's time for each way.
+/// The longest time that is subtracted from the drive's time for the transfer in one direction.
 const WAY_MAX: Duration = Duration::from_micros(10);
 /// If fewer bytes than this are free at the inbox's end, the received bytes are moved to its start.
 const INBOX_ROOM_MIN: usize = 64 << 10;
@@ -94,7 +94,7 @@ struct Connection {
     /// Time that the host takes from a reply to its next command, as a mean over its latest
     /// commands.
     gap: Duration,
-    /// Time that the way to the host takes, as a mean over the latest replies.
+    /// Time that a transfer to the host takes, as a mean over the latest replies.
     way: Duration,
     /// The last field, so that it is dropped last. When the host sees the socket close, the rest of
     /// the connection has already ended.

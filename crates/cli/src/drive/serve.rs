@@ -37,8 +37,8 @@ pub(crate) struct Serve {
     /// New file in which to record what hosts write and deallocate; slimio waf reads such files
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Size or file of the drive, then its options (4G, or /data/drive,size=4G,ru=64M). The syntax
-    /// is that of --volume without the prefix emulated:
+    /// Size or file of the drive, then its options, as in --volume but without "emulated:"
+    /// (4G, or /data/drive,size=4G,ru=64M)
     spec: String,
 }
 

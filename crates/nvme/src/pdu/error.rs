@@ -37,7 +37,7 @@ impl Fes {
     }
 }
 
-/// What is wrong with a PDU. It has everything that a termination request says.
+/// What is wrong with a PDU. A termination request contains `fes` and `fei`, but not `what`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PduError {
     /// The kind of the error.

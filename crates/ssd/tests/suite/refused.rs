@@ -79,7 +79,7 @@ fn what_can_not_be_given_back_is_nobody_elses_error() {
         );
         drop((path, first));
     });
-    // The main thread has no filter, so the disk can write again.
+    // The main thread has no filter, so writes no longer fail.
     let mut again = drive(&small(file));
     assert_eq!((again.notes().len(), again.with_ftl(Ftl::mapped_count)), (1, 20 - 5 - 2 + 1));
     let mut path = again.open_path().expect("a path opens");
@@ -116,7 +116,7 @@ fn a_damaged_drive_does_not_open_before_its_deallocations_are_finished() {
     let refused = refused.expect_err("block 5 would have its data again").to_string();
     assert!(refused.contains("deallocating in"), "{refused}");
     let mut again = drive(&small(killed));
-    assert_eq!(again.notes().len(), 2, "the drive reports that the journal's end is lost");
+    assert_eq!(again.notes().len(), 2, "the drive must report that the journal's end is lost");
     let mut path = again.open_path().expect("a path opens");
     assert_eq!([4, 5, 30].map(|lba| byte_at(&mut *path, lba)), [1, 0xDD, 2]);
 }
@@ -161,11 +161,7 @@ fn a_state_file_that_is_made_anew_is_the_drives_at_each_moment() {
         }
         assert_eq!(open_refusing(&options, libc::SYS_fsetxattr), Ok(()));
         assert_eq!(id_of(&file), None);
-        assert_eq!(
-            drive(&options).notes().len(),
-            1,
-            "the earlier start reported the loss, this one does not"
-        );
+        assert_eq!(drive(&options).notes().len(), 1, "only the earlier start may report the loss");
         assert!(id_of(&file).is_some_and(|id| Some(id) != old));
         assert_eq!(drive(&options).notes().len(), 1);
     }
@@ -219,7 +215,7 @@ fn a_state_file_of_the_older_format_is_refused_beside_a_drive_that_has_another()
     }
 }
 
-/// The options that open the drive in a file as it is.
+/// Options that name only the drive's file, so that the drive keeps its saved configuration.
 fn in_place(file: &Path) -> DriveOptions {
     DriveOptions::parse(&file.display().to_string(), Clock::Virtual)
         .expect("the text names a drive")

@@ -118,7 +118,7 @@ fn a_slow_reader_that_goes_on_is_not_cut_off() {
     let read = Command::new(opcode::nvm::READ, 2).nsid(1).blocks(0, 1);
     io.send(&read.sgl(Sgl::transport(4096)), &[], start);
     let operation = io.session.next_operation().expect("the command needs the drive");
-    let Op::Read { buffer, .. } = operation.op else { panic!("a read") };
+    let Op::Read { buffer, .. } = operation.op else { panic!("the operation is not a read") };
     let done = DriveCompletion { token: operation.token, buffer: Some(buffer), result: Ok(()) };
     io.session.complete(done, start);
     for count in 1..=10 {
