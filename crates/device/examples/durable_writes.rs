@@ -64,8 +64,9 @@ fn write(lba: u64, buffer: Buffer) -> Op {
 }
 
 /// Measures durable writes per second. While this thread waits for a queued write, it may perform
-/// the write itself, with a plain system call. If `is_kicked` is set, the thread can't do that,
-/// because it hands the queued writes to the engine before it waits.
+/// the write itself, with a plain system call. If `is_kicked` is set, the thread hands the queued
+/// writes to the engine before it waits. It then can't perform a write itself, unless the engine is
+/// [`EngineChoice::Plain`] and its worker thread has not begun the write.
 fn rate(device: &mut dyn Device, lbas: usize, depth: usize, is_kicked: bool) -> f64 {
     let mut idle: Vec<Buffer> = (0..depth).map(|_| Buffer::zeroed(lbas)).collect();
     let mut completions = Vec::new();

@@ -62,7 +62,7 @@ impl Drop for Mapped {
     }
 }
 
-/// A part of a [`Mapped`]. Within a test, pieces do not overlap.
+/// A part of a [`Mapped`].
 #[derive(Clone)]
 struct Piece(Arc<Mapped>, Range<usize>);
 
