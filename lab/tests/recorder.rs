@@ -52,7 +52,7 @@ fn read(trace: &Path) -> Result<Vec<TraceRecord>, TraceError> {
     TraceReader::new(File::open(trace).unwrap())?.collect()
 }
 
-/// A buffer that direct I/O accepts: it begins at a page's address and has whole pages.
+/// A buffer that direct I/O accepts: it begins at a page boundary and consists of whole pages.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,

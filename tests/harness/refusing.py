@@ -73,8 +73,8 @@ class Program(ctypes.Structure):
 
 
 def install(calls, refusal):
-    """Puts the filter on this process. This function makes all its other system calls first,
-    because the filter might refuse them."""
+    """Puts the filter on this process. Once the filter is installed, this function makes no more
+    system calls, because the filter might refuse them."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = filter_program(calls, refusal)
     program = Program(len(code) // 8, code)

@@ -57,7 +57,7 @@ struct Point {
     victims: Victims,
 }
 
-/// Measures, and writes the table to the lab's folder.
+/// Measures the drives, and writes the table to the lab's folder.
 pub(super) fn run_all(args: &[String]) -> Result<(), Failure> {
     if !args.is_empty() {
         return Err("cargo x lab trim takes no arguments".into());

@@ -1,5 +1,5 @@
-//! One connection of the generator: requests in flight, and bytes that the socket has not taken
-//! yet.
+//! One connection of the load generator: requests in flight, and bytes that the socket has not
+//! taken yet.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
