@@ -114,7 +114,7 @@ pub struct CaptureStats {
     pub flushed_size: usize,
     /// Entries taken so far, and entries that a fuzzy capture has omitted.
     pub taken: usize,
-    /// Count of the entries that existed when the capture began. At the end, `taken` equals `total`.
+    /// Count of the entries that existed when the capture began. `taken` is as large at the end.
     pub total: usize,
 }
 
@@ -217,7 +217,7 @@ impl Keyspace {
             self.displaced.capture.stats.taken += batch.len() - before;
             if is_over {
                 let stats = &self.displaced.capture.stats;
-                assert_eq!(stats.taken, stats.total, "each entry must be taken once");
+                assert_eq!(stats.taken, stats.total, "each entry is taken once");
                 self.displaced.capture.state = CaptureState::Complete;
                 break;
             }
