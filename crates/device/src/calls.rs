@@ -51,11 +51,11 @@ impl fmt::Display for RefusedCall {
 /// A call's name, purpose and number, and arguments with which the call does nothing.
 struct Call(&'static str, Purpose, libc::c_long, [libc::c_long; 6]);
 
-/// A number that is never a descriptor.
+/// A number that is never a valid descriptor, address family, resource or set of flags.
 const NONE: libc::c_long = -1;
 
-/// Arguments for a call whose first argument is a descriptor. The call then fails because the
-/// descriptor is not open.
+/// Arguments for a call whose first argument is a descriptor, an address family or a set of flags.
+/// The call then fails because that argument is not valid.
 const NO_FILE: [libc::c_long; 6] = [NONE, 0, 0, 0, 0, 0];
 
 /// Arguments for a call that takes pointers. The call then fails because the pointers are null.

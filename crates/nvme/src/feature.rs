@@ -114,15 +114,15 @@ pub const fn of_queue_count(count: u32) -> u32 {
 pub mod event {
     /// Type: an error.
     pub const ERROR: u8 = 0;
-    /// Information of an error: a transient internal error. Some commands failed, but the
-    /// controller goes on. A persistent internal error would have the number 3, and hosts reset the
-    /// controller after it.
+    /// Event information of the type [`ERROR`]: a transient internal error. Some commands failed,
+    /// but the controller goes on. A persistent internal error would have the number 3, and hosts
+    /// reset the controller after it.
     pub const ERROR_TRANSIENT: u8 = 4;
     /// Type: SMART.
     pub const SMART: u8 = 1;
     /// Type: a notice.
     pub const NOTICE: u8 = 2;
-    /// Information of a notice: the discovery log has changed.
+    /// Event information of the type [`NOTICE`]: the discovery log has changed.
     pub const NOTICE_DISCOVERY: u8 = 0xf0;
     /// Mask: attributes of a namespace have changed.
     pub const MASK_NAMESPACE: u32 = 1 << 8;

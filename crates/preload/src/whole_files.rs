@@ -254,7 +254,8 @@ pub(crate) fn write<T>(descriptor: c_int, next: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Makes a file durable. Calls the kernel only if the file has a debt, or if `is_forced` is set.
+/// Makes a file durable. If the table of debts shows that the file has no debt, calls the kernel
+/// only if `is_forced` is set.
 pub(crate) fn sync(descriptor: c_int, is_forced: bool, next: impl FnOnce() -> c_int) -> c_int {
     match of(descriptor) {
         Some(file) => file.sync(is_forced, next),

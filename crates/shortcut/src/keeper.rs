@@ -41,7 +41,8 @@ use crate::tables::Table;
 use crate::{Kind, NotTaken, Pattern, Stage};
 
 /// After the keeper has given a log back to the kernel, it waits before it takes the log again. It
-/// waits for `RETRY_FIRST` at first, then twice as long each time, but at most for `RETRY_MAX`.
+/// waits for `RETRY_FIRST` at first, then at least twice as long each time, but at most for
+/// `RETRY_MAX`.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 const BACKLOG: i32 = 64;

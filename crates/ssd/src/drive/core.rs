@@ -337,7 +337,7 @@ impl Core {
     }
 
     pub(super) fn cut_power(&mut self, survives: impl FnMut(u64) -> bool) {
-        let undo = self.undo.as_mut().expect("the drive was made to lose power");
+        let undo = self.undo.as_mut().expect("the drive's options allow power cuts");
         for (lba, held) in undo.cut(survives) {
             match held {
                 Some((bytes, handle)) => {

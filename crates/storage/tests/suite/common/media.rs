@@ -17,7 +17,7 @@ pub(crate) fn slot_space(slot: SlotName) -> usize {
 pub(crate) enum Kind {
     /// Files. Fresh blocks have to be zeroed, and released blocks stay allocated.
     Files,
-    /// A device, which is one space that is cut in extents.
+    /// A device, which is one space that is cut into extents.
     Device,
 }
 
