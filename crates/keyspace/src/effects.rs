@@ -230,7 +230,7 @@ impl Effects {
     }
 
     /// Takes room for the deletion of an expired or evicted key. Returns `false` if there is not
-    /// enough room.
+    /// enough room, or if there was [not enough](Self::lacked_room) for an earlier deletion.
     pub(crate) fn take_room(&mut self, key: &[u8]) -> bool {
         match self.room.checked_sub(deletion_size_max(key.len())) {
             Some(left) => self.room = left,
@@ -308,8 +308,8 @@ impl Effects {
         self.commands.push(Effect { db, args: None });
     }
 
-    /// Logs another command as an effect. This command stands in place of the request. If the
-    /// request is logged as well, this command precedes the request.
+    /// Logs a command other than the request as an effect. In the log, this command replaces the
+    /// request or, if the request is logged as well, precedes the request.
     pub fn log(&mut self, db: DbIndex, parts: &[Part<'_>]) {
         let start = self.args.len();
         for &part in parts {
@@ -463,7 +463,6 @@ impl PayloadWalk {
                 }
             }
             (self.arg, self.given) = (self.arg + 1, 0);
-            // The fixed cost of an argument.
             left = left.saturating_sub(PAYLOAD_ARG_COST);
             if left == 0 {
                 return false;

@@ -241,9 +241,9 @@ impl Keyspace {
     }
 
     /// Evicts the key that ranks highest by the current policy among the drawn keys. Adds the
-    /// deletion to `effects`. The deletion uses no argument of a request. Returns how many bytes of
-    /// [`used_bytes`](Self::used_bytes) were freed. Returns `None` if no key may be evicted, or if
-    /// there is [no room](Effects::lacked_room) to log the deletion.
+    /// deletion to `effects`, with a copy of the key, so the deletion refers to no request. Returns
+    /// how many bytes of [`used_bytes`](Self::used_bytes) were freed. Returns `None` if no key may
+    /// be evicted, or if there is [no room](Effects::lacked_room) to log the deletion.
     ///
     /// The work is bounded by the configured samples and by the count of databases.
     pub fn evict(&mut self, now_ms: i64, effects: &mut Effects) -> Option<usize> {

@@ -87,7 +87,7 @@ impl Summing {
         Self { value: value.to_value(), expires, next: 0, hasher: Sha1::new(), sum }
     }
 
-    /// Adds the next piece of a large string, a whole other string, or the rest of a leaf of a
+    /// Adds the next piece of a large string, all of any other string, or the rest of a leaf of a
     /// collection. Subtracts the cost from `left`. Returns the sum once the whole value is added.
     fn step(&mut self, left: &mut usize) -> Option<Sum> {
         let Self { value, next, hasher, sum, .. } = self;
