@@ -94,6 +94,8 @@ AT_START = "SlimIO reads it only at the start"
 CHECKED = "SlimIO refuses an invalid value"
 FREE = "it has no effect in SlimIO, so SlimIO does not check it"
 ONLY = "SlimIO allows only one value"
+# Directives that `test_every_directive_can_be_set_or_not_as_in_redis` leaves out, each with the
+# reason.
 SET_OTHERWISE = {
     "port": AT_START, "bind": AT_START, "requirepass": "after a change, the test would need the password",
     "maxclients": "SlimIO accepts more clients than the machine allows", "hz": "SlimIO refuses a value out of range, and stock clamps it",

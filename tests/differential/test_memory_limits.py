@@ -163,7 +163,7 @@ class MemoryLimits(TestCase):
         self.assertBetween(ours[1] / theirs[1], KEYS_RATIO, f"{ours[1]} keys in SlimIO, {theirs[1]} in stock")
         for fewer, more, *_ in (ours, theirs):
             held = 2 * sum(HOLDERS.values())
-            self.assertBetween((more - fewer) * (VALUE_SIZE + 100) / held, HELD_RATIO, f"{fewer} keys beside clients, then {more}")
+            self.assertBetween((more - fewer) * (VALUE_SIZE + 100) / held, HELD_RATIO, f"{fewer} keys beside the clients' memory, then {more}")
 
     def assertBetween(self, value, bounds, what):
         self.assertTrue(bounds[0] <= value <= bounds[1], f"{what}: {value:.2f}, not in {bounds}")

@@ -57,7 +57,8 @@ impl World {
         self.gate.shut();
     }
 
-    /// Releases these completions. So the server learns what has become durable.
+    /// Releases the completions that [`shut`](Self::shut) has held back. So the server learns what
+    /// has become durable.
     pub(crate) fn open(&mut self) {
         self.gate.open();
         // Opening the gate does not wake the server. But in every turn, the server polls its path
