@@ -23,11 +23,11 @@ pub struct ExpireStep {
 }
 
 impl Keyspace {
-    /// Deletes expired keys of a database. Begins where the last step ended, and stops after it has
-    /// looked at `budget` keys. Visits only buckets that hold keys with an expiry. Adds the
-    /// deletions to `effects`. The deletions contain their keys, because there is no request whose
-    /// arguments they could refer to. Stops earlier if the log has [no more room](Effects::limit)
-    /// for another deletion.
+    /// Deletes expired keys of a database. Begins where the last step ended, and stops after the
+    /// bucket in which the count of examined keys reaches `budget`. Visits only buckets that hold
+    /// keys with an expiry. Adds the deletions to `effects`. The deletions contain their keys,
+    /// because there is no request whose arguments they could refer to. Stops earlier if the log
+    /// has [no more room](Effects::limit) for another deletion.
     pub fn expire_step(
         &mut self,
         db: DbIndex,

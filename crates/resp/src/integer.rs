@@ -1,6 +1,6 @@
 //! Integers as Redis reads and writes them.
 
-/// Reads an integer as strictly as Redis does. Only the canonical spelling is allowed: no sign `+`,
+/// Reads an integer as strictly as Redis does. Only the canonical spelling is allowed: no `+` sign,
 /// no leading zeros, no spaces, no `-0`.
 pub fn parse_i64(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {

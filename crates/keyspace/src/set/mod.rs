@@ -282,7 +282,8 @@ fn digits(intset: &[u8], index: usize) -> usize {
     DecimalBuffer::new().format(intset::get(intset, index)).len()
 }
 
-/// Checks a listpack that may be malformed. Returns whether it is within the limits.
+/// Checks a listpack that may be malformed. Returns whether its size and its count of members are
+/// within the limits.
 pub(crate) fn check_listpack(bytes: &[u8], limits: SetLimits) -> Result<bool, Malformed> {
     let mut elements = Listpack::open(bytes)?;
     let members = elements.len_hint().unwrap_or(usize::MAX);

@@ -9,7 +9,8 @@ use crate::collection::Form;
 
 type Model = HashSet<Vec<u8>>;
 
-/// A member. Most are integers. Some are texts, which may be longer than some limits.
+/// A member. One in `text_in` is a text, and the others are integers; 0 means no texts. A text may
+/// be longer than a member of a listpack may be.
 fn member(rng: &mut Rng, range: usize, text_in: usize) -> Vec<u8> {
     let number = rng.usize(..range) as i64 - 300;
     if text_in == 0 || rng.usize(..text_in) > 0 {
