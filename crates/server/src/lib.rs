@@ -7,9 +7,10 @@
 //!   bytes ◄──────── replies held until ◄─── durable LSN ───┘
 //! ```
 //!
-//! The thread that calls [`Server::run`] runs all commands. The other threads are the keeper (which
-//! looks after the log's segments and superblock), the snapshot threads, a thread for clients' jobs
-//! that may wait for a disk, and a thread that frees large values.
+//! The thread that calls [`Server::run`] runs all commands. The other threads of this crate are the
+//! keeper (which looks after the log's segments and superblock), the snapshot threads, a thread for
+//! clients' jobs that may wait for a disk, and a thread that frees large values. While the server
+//! loads a snapshot, there are also the threads that decode the snapshot.
 
 pub mod config;
 pub mod exchange;

@@ -12,8 +12,8 @@ use crate::snapshot::SnapshotEnd;
 use crate::waiting::{Line, Reason, Then};
 
 impl Connections {
-    /// Does the command thread's share of the work on snapshots in one turn, after the replies have
-    /// left. `is_idle` says whether nothing else happened in this turn.
+    /// Does the command thread's share of the work on snapshots in one turn of the event loop,
+    /// after the replies have left. `is_idle` says whether nothing else happened in this turn.
     pub(crate) fn drive_snapshots(&mut self, engine: &mut Engine, is_idle: bool) {
         engine.take_snapshot_results();
         self.tell_of_snapshots(engine);

@@ -1,12 +1,12 @@
 //! Small commits in a row: the last batch of the log grows, and is written alternately to two
 //! blocks.
 //!
-//! Under `always`, if a client waits for each of its small writes, each write is a commit of its
-//! own, which would take a whole block of log. To save blocks, such commits share one batch. Each
-//! commit adds its records and writes the whole batch again. The batch has a pair of blocks, and a
-//! commit writes the block that the last commit did not write. So a commit never overwrites the
-//! only copy of acknowledged records, because the last commit's block holds them too. A pair costs
-//! two blocks of log for one block of records.
+//! Under `appendfsync always`, if a client waits for each of its small writes, each write is a
+//! commit of its own, which would take a whole block of log. To save blocks, such commits share one
+//! batch. Each commit adds its records and writes the whole batch again. The batch has a pair of
+//! blocks, and a commit writes the block that the last commit did not write. So a commit never
+//! overwrites the only copy of acknowledged records, because the last commit's block holds them
+//! too. A pair costs two blocks of log for one block of records.
 //!
 //! ```text
 //! block 0 | r1      |         | r1 r2 r3 |
