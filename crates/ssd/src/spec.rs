@@ -42,7 +42,7 @@ impl std::error::Error for SpecError {}
 
 impl DriveOptions {
     /// Parses the text after [`PREFIX`]: a size or a file, followed by options, all separated by
-    /// commas.
+    /// commas. Instead of a size in front, `size=` may be among the options.
     ///
     /// # Errors
     /// If an option is unknown, or a value is impossible.

@@ -108,7 +108,7 @@ impl DriveQueue {
         self.opened.canceller.clone()
     }
 
-    /// Number of operations that have begun, but were not moved into completions yet.
+    /// Number of operations that have begun, but that [`poll`](Self::poll) has not returned yet.
     pub fn in_flight(&self) -> usize {
         self.begun.count()
     }

@@ -21,7 +21,7 @@ const STEPS_MAX: usize = 32;
 /// Source: Corless, Gonnet, Hare, Jeffrey, Knuth, "On the Lambert W Function", Advances in
 /// Computational Mathematics 5, 1996. The series is equation (4.22), the iteration is (5.9).
 pub fn lambert_w0(x: f64) -> Option<f64> {
-    // The distance to the branch point.
+    // The distance to the branch point, times 2e.
     let p_squared = 2.0 * (E * x + 1.0);
     if x.is_nan() || p_squared < -1e-14 {
         return None;

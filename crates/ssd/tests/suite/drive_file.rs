@@ -149,8 +149,9 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
     };
     drop((mapped, path, first));
     assert_eq!(mapped_lbas(&drive(&in_file(killed.clone()))), [0]);
-    // Destroy the bodies of both checkpoints, so that only the data and the checkpoints' heads are
-    // left. The drive still knows which blocks were written through the drive.
+    // Destroy the bodies of both checkpoints. The journal is of no use without a body, so the drive
+    // has only the data and the checkpoints' heads. The drive still knows which blocks were written
+    // through the drive.
     let state = killed.with_extension("mapping");
     let mut bytes = std::fs::read(&state).expect("the state file exists");
     let journal_size = 8192 * 32;
@@ -165,7 +166,7 @@ fn what_was_mapped_did_not_pass_through_the_drive() {
 }
 
 /// Destroys the bodies of both checkpoints, and opens the drive. Of the drive's state, only the
-/// checkpoints' heads are left.
+/// checkpoints' heads and the journal are left. The journal is of no use without a body.
 fn with_both_bodies_damaged(killed: PathBuf) -> EmulatedDrive {
     let state = killed.with_extension("mapping");
     let mut bytes = std::fs::read(&state).expect("the state file exists");
