@@ -126,7 +126,8 @@ pub struct Extent {
 ///
 /// # Errors
 /// When the program does not start, or a command fails. When the write amplification in process
-/// differs from that over NVMe/TCP. When a drive's counters are lower after a kill than before.
+/// differs by more than 0.5 % from that over NVMe/TCP. When a drive's counters are lower after a
+/// kill than before.
 pub fn run(program: &Path, folder: &Path, extent: Extent) -> Result<String> {
     let mut text = String::from(
         "| timing | 4 KiB | in flight | in process | over NVMe/TCP | share | in process: p50, p99, \

@@ -55,8 +55,8 @@ def fill(client, count):
 
 
 def module_id(name, version):
-    """The id of a module: nine characters of six bits each, and a version of ten bits. The encoding
-    of the id is that of a length of eight bytes in an RDB file."""
+    """The id of a module: nine characters of six bits each, and a version of ten bits. The id is
+    encoded in the form that RDB files have for 64-bit lengths."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     number = 0
     for letter in name:

@@ -28,7 +28,7 @@ def forget(path, start, end):
 
 
 def pieces(places):
-    """Merges pages at these places into ranges of bytes."""
+    """Returns the ranges of bytes of the pages that begin at `places`. Merges adjacent pages."""
     found = []
     for place in places:
         if found and found[-1][1] == place:

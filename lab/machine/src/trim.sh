@@ -10,8 +10,8 @@
 load_modules
 ip link set lo mtu 65536
 
-# field NAME: prints a number from the drive's statistics. If several fields have this name, the
-# first one counts. It belongs to the whole drive, and the others belong to single handles.
+# field NAME: prints a number from the drive's statistics. If several fields have this name, prints
+# the first one, which belongs to the whole drive. The others belong to single handles.
 field() { grep -o "\"$1\":[0-9]*" /tmp/stats | head -n 1 | cut -d: -f2; }
 
 row() {
