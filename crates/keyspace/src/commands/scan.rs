@@ -276,7 +276,7 @@ fn draw(context: &mut Context<'_>) -> Option<Spot> {
     }
 }
 
-/// What a step over a database has seen so far.
+/// What a call of `SCAN` has seen so far.
 #[derive(Default)]
 struct Step {
     examined: usize,
@@ -285,8 +285,8 @@ struct Step {
 }
 
 impl Step {
-    /// Looks at the bucket at a position. Deletes the wanted keys that have expired, and adds the
-    /// other wanted keys to `keys`. Returns the position of the next bucket.
+    /// Looks at the bucket at a position. Adds the wanted keys to `keys`, except those that have
+    /// expired: [`delete_if_expired`] deletes them. Returns the position of the next bucket.
     fn bucket(
         &mut self,
         context: &mut Context<'_>,
@@ -315,8 +315,8 @@ impl Step {
     }
 }
 
-/// Deletes a key if it has expired. Returns true if the key has expired, or does not exist any
-/// more.
+/// Deletes a key if it has expired, but not in [`Mode::Frozen`], and not if the log has no room for
+/// the deletion. Returns true if the key has expired, or does not exist any more.
 fn delete_if_expired(context: &mut Context<'_>, key: &[u8]) -> bool {
     let hash = context.keyspace.hash(key);
     let Some(spot) = context.keyspace.db(context.db).find(hash, key) else { return true };

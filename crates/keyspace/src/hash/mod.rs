@@ -119,7 +119,7 @@ fn pairs(listpack: &[u8]) -> impl Iterator<Item = (Element<'_>, Element<'_>)> {
 
 /// Where a field is in a listpack.
 fn find(listpack: &[u8], field: Arg<'_>) -> Option<listpack::Found> {
-    // No packed hash holds a longer field.
+    // No field of a packed hash is longer than the largest packed hash.
     if field.size() > PACKED_SIZE_MAX {
         return None;
     }

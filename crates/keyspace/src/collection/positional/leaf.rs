@@ -27,8 +27,8 @@ use crate::collection::element::{Element, LargeString};
 use crate::collection::tree::{Count, Edge, Leaf};
 use crate::memory::allocated;
 
-/// What a code adds to the weight of its leaf. It is the same for narrow and wide codes, so a leaf
-/// does not become heavier when its codes become wide.
+/// What a code adds to the weight of its leaf. It is the same for narrow codes (one byte each) and
+/// wide codes (two bytes each), so a leaf does not become heavier when its codes become wide.
 const CODE_WEIGHT: usize = 2;
 
 /// What an outside string adds to the weight of its leaf.
@@ -297,8 +297,8 @@ impl PositionalLeaf {
         }
     }
 
-    /// The index of the next outside string of this size. The search starts at `index` and moves
-    /// away from the end `from`.
+    /// The index of the next element that is outside and has this size. The search starts at
+    /// `index` and moves away from the end `from`.
     pub(crate) fn next_outside(&self, index: usize, from: End, size: usize) -> Option<usize> {
         let outside = self.outside.as_deref()?;
         let is_alike = |place: &Place| {

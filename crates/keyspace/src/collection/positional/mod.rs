@@ -84,8 +84,8 @@ impl PositionalTree {
         });
     }
 
-    /// Removes the element at an end. There must be such an element. This function and the
-    /// functions below add removed strings to `old` if freeing them takes noticeable time.
+    /// Removes the element at an end. There must be such an element. Like all functions that take
+    /// `old`, adds the removed string to `old` if freeing it takes noticeable time.
     pub(crate) fn pop(&mut self, end: End, old: &mut Vec<LargeString>) {
         self.edit(AtEnd(end), |leaf, summary, _| {
             let index = index_at(end, leaf.len());
