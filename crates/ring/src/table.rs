@@ -1,5 +1,6 @@
-//! Tables whose entries have names that are never reused. A name consists of an index and a
-//! generation.
+//! Tables whose entries have names. A name consists of an index and a generation. When an entry is
+//! removed, the generation at its index changes, so the next entry at this index gets a new name. A
+//! name comes again only after 2^32 - 1 removals at its index.
 
 /// The name of an entry. After the entry was removed, a look-up recognises the name as stale.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,8 +2,8 @@
 //! At a test's request, blocks rot and other faults happen.
 //!
 //! A [`SimDisk`] is a medium with one or more spaces (files of a directory, or one device). A
-//! [`SimDevice`] submits operations to one of these spaces; several paths may share a space. The
-//! configuration and its seed determine all behaviour.
+//! [`SimDevice`] is a path to one of these spaces, and submits operations to it. Several paths may
+//! share a space. The configuration and its seed determine all behaviour.
 //!
 //! # Fault model
 //!

@@ -2,8 +2,10 @@
 //!
 //! The mark is written where the superblock's first copy will be, before any old data is
 //! overwritten. It stays until the new superblock is in all its copies. So if making a volume is
-//! interrupted at any point, the mark says that the volume holds no valid data. This loses no
-//! acknowledged write, because no server has opened the new volume yet.
+//! interrupted, the mark says that the volume holds no valid data. While a copy of a superblock is
+//! valid beside the mark, the mark does not count: the old volume is still there, or the new volume
+//! is complete. Making the volume anew loses no acknowledged write, because no server has opened
+//! the new volume yet.
 
 use slimio_device::{Buffer, Device, DeviceError, Lba, Op};
 

@@ -2,8 +2,8 @@
 //! namespaces are lost.
 //!
 //! Environment variables name the namespaces. Each test runs on namespaces of several kinds, and
-//! prints a message if a kind is missing. A path is one way to a namespace, with a queue of its
-//! own. It implements [`Device`].
+//! prints a message if a kind is missing. A path is a [`Device`] that sends operations to a
+//! namespace through a queue of its own.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -11,8 +11,8 @@
 //! the body. Entries are written in a ring. The ring is so long that no entry after the latest
 //! checkpoint is overwritten.
 //!
-//! All integers are little-endian. The checksum (XXH3) of a head covers the rest of the head,
-//! including the checksum of the body:
+//! All integers are little-endian. The checksum (XXH3) of a head covers everything that follows it
+//! in the head, including the checksum of the body:
 //!
 //! ```text
 //! | magic | checksum | number | next entry | id | body's size | body's checksum | configuration |
@@ -167,7 +167,7 @@ impl Head {
     }
 }
 
-/// Why the mapping could not be restored.
+/// Why the drive's mapping (of logical blocks to NAND pages) could not be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     /// There is no valid state file beside the data file.

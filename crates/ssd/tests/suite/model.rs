@@ -1,6 +1,6 @@
-//! A model of an emulated drive that keeps its contents in a file. The model has a mapping, which
-//! says which NAND page each block is on. The model applies the drive's requests to this mapping,
-//! and is never interrupted.
+//! A model of an emulated drive whose contents are in a file. The model has a mapping, which says
+//! which NAND page each block is on. The model applies the drive's requests to this mapping, and is
+//! never interrupted.
 
 use std::collections::HashMap;
 
