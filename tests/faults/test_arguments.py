@@ -1,4 +1,4 @@
-"""Arguments that make no sense: each is refused with a clear message, and no data is lost."""
+"""Unusual arguments. Those that make no sense are refused with a clear message. No data is lost."""
 
 import os
 import subprocess

@@ -174,8 +174,8 @@ fn a_log_that_the_stock_program_has_removed_is_forgotten() {
     assert!(place.stages().is_empty());
 }
 
-/// While one connection writes, two other connections see all rows that it has written so far. One
-/// of them is in the same process, and the other is in another process.
+/// Every connection sees all rows that were written before. First, two connections of one process
+/// write in turn. Then one of them writes alone, and connections of other processes count the rows.
 #[test]
 fn connections_of_sqlite_see_each_other() {
     let Some(place) = Place::new() else { return };

@@ -29,7 +29,7 @@ pub(super) fn discard(engine: &mut Engine, client: &mut Client, _: Args<'_>) {
     client.out.ok();
 }
 
-/// The most keys that one request may have, and the largest total size in bytes of several keys. A
+/// The most keys that one `WATCH` may have, and the largest total size in bytes of several keys. A
 /// key that comes alone may be longer. There are limits because each key takes time, and no other
 /// client is served meanwhile.
 const WATCHED_AT_ONCE_MAX: usize = 2048;

@@ -11,7 +11,7 @@ use crate::common::{BACK_ENDS, Client, Running, config, encode, patience, start,
 use crate::crashes::{Kind, SimMedia, launch_on};
 
 /// How long the command thread sleeps, in seconds. Requests that clients send in this time arrive
-/// in one turn of the server.
+/// in one turn of the server's event loop.
 const SLEEP_SECONDS: &str = "1";
 
 /// Runs a check against a server without a log, on a simulated disk, over both back ends.
@@ -35,7 +35,7 @@ fn without_log(check: impl Fn(Running, SimDisk)) {
     }
 }
 
-/// Makes these clients' requests arrive in one turn of the server, in this order.
+/// Makes these clients' requests arrive in one turn of the event loop, in this order.
 fn at_once(server: &Running, requests: &mut [(&mut Client, &[u8])]) {
     let mut sleeper = server.connect();
     sleeper.send(&["DEBUG", "SLEEP", SLEEP_SECONDS]);
