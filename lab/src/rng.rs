@@ -1,4 +1,4 @@
-//! Random sources whose whole state is their seed, so that a run can be repeated.
+//! Random sources that depend on nothing but a seed, so that a run can be repeated.
 
 use fastrand::Rng;
 

@@ -1,7 +1,8 @@
-//! The guard of a keeper. The keeper is the process that works ahead for another program's logs.
-//! The guard is a second process that has the same logs open. If the keeper is killed, the guard
-//! gives the logs back: it cuts each log's file at the log's end, and lets the kernel write the log
-//! again.
+//! The guard of a keeper. The keeper is the process that looks after another program's logs: above
+//! all, it adds zeros to the ends of their files, ahead of the next records. The guard is a second
+//! process that has the same logs open. If the keeper is killed, the guard gives the logs back: it
+//! cuts each log's file at the log's end. From then on, the program's writes go to the kernel, as
+//! they do without a keeper.
 //!
 //! If the keeper is killed, it can no longer give a log back when another process opens the log.
 //! That process would wait until the kernel takes the keeper's file lease away, and would then see

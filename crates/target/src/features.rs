@@ -164,7 +164,7 @@ pub(crate) fn get(
     }
     let is_default = match access.select {
         Select::Current => false,
-        // No feature can be saved. So the saved value is the default, as after a reset.
+        // No feature can be saved. So the saved value is always the default value.
         Select::Default | Select::Saved => true,
         Select::Capabilities => {
             let bits = u64::from(is_changeable(id)) << 2 | u64::from(is_of_namespace(id)) << 1;

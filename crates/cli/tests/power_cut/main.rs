@@ -225,8 +225,8 @@ const SUMMARY: &str = "SELECT client, count(*), max(number), \
     sum(CASE WHEN length(value) = number * 397 % 1500 THEN 1 ELSE 0 END) \
     FROM t GROUP BY client ORDER BY client";
 
-/// The number of each client's writes, from the answer to [`SUMMARY`]. A line of the answer has
-/// numbers, separated by any other characters.
+/// The number of each client's writes, from the answer to [`SUMMARY`]. Between two numbers of a
+/// line, there is one character that is not a digit.
 fn summed_up(lines: &str, clients: usize) -> Result<Vec<u64>, String> {
     let mut all = vec![0; clients];
     for line in lines.lines() {

@@ -203,7 +203,7 @@ fn upgrade(version: u32) {
     let promise = Promise { at_least: records.len() - 3, records, has_moved: false };
     let identity = fixture::identity_of(version);
     let kind = fixture::kind_of(version);
-    // A volume on a device that has no identity yet gets an identity at this start.
+    // A volume that has no identity yet gets one at this start, if the volume is on a device.
     let to = identity.or((kind == Kind::Device).then_some(THIS));
     let moved = Move { kind, from: identity, to };
     let count = explore(&image, moved, &promise, &[FIRST, SECOND]);
