@@ -453,7 +453,7 @@ class SideBySide(TestCase):
             histograms = client("LATENCY", "HISTOGRAM", "set", "debug", "config")
             found = dict(zip(histograms[::2], histograms[1::2]))
             calls = {name: value[1] for name, value in found.items()}
-            # The buckets are powers of two, and are cumulative.
+            # The buckets are cumulative, so the count of the last bucket is the number of calls.
             buckets = [value[3] for value in found.values()]
             self.assertTrue(all(bucket[-1] == value[1] for bucket, value in zip(buckets, found.values())))
             # The bucket of DEBUG must match the time that DEBUG SLEEP took, which is longer on a

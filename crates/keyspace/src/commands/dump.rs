@@ -14,7 +14,7 @@ use crate::encode::{encode_string, encode_value, rdb_type};
 use crate::table::worth_deferring;
 use crate::value::{StringRef, Value, ValueRef};
 
-/// Number of encoded bytes after which a step ends.
+/// Number of encoded bytes after which a call of [`Steps::resume`] yields.
 const STEP_SIZE: usize = 128 << 10;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Outcome {

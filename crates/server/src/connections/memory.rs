@@ -19,8 +19,8 @@ impl Connections {
             as u64
     }
 
-    /// While all clients together take more memory than `maxmemory-clients` allows, disconnects the
-    /// largest clients. Stops after [`EVICTION_TIME`]; the next turn continues.
+    /// Disconnects the largest clients until all clients together take less memory than
+    /// `maxmemory-clients` allows. Stops after [`EVICTION_TIME`]; the next turn continues.
     pub(super) fn evict_clients(&mut self, engine: &mut Engine) {
         self.evicts_more = false;
         let Some(limit) = engine.settings.clients_memory_max else { return };

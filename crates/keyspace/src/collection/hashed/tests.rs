@@ -37,7 +37,8 @@ fn contents(tree: &HashTree) -> Model {
     tree.elements().map(owned).collect()
 }
 
-/// A short string, or a string whose size is near the limit at which its form changes.
+/// A string that is short, or has any size up to 2000 bytes, or has a size near one of the limits
+/// at which the form of a string changes.
 fn string(rng: &mut Rng, first: u8) -> Vec<u8> {
     let size = match rng.usize(..60) {
         0 => 512,

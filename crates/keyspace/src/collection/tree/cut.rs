@@ -100,7 +100,7 @@ impl<L: Leaf> Part<L> {
         }
     }
 
-    /// Joins two parts to one.
+    /// Joins two parts into one.
     fn join(parts: [Option<Self>; 2]) -> Option<Self> {
         match parts {
             [Some(first), Some(second)] => {
@@ -116,8 +116,8 @@ impl<L: Leaf> Part<L> {
         }
     }
 
-    /// Joins two parts to one node, or to two nodes that can be neighbours. The result is at the
-    /// level of the higher part.
+    /// Joins two parts into one node, or into two nodes that can be neighbours. The result is at
+    /// the level of the higher part.
     fn join_both(first: Self, second: Self) -> (Child<L>, Option<Child<L>>) {
         let level = first.level.max(second.level);
         if level == 0 {
@@ -164,7 +164,7 @@ fn into_children<L: Leaf>(child: Child<L>) -> Vec<Child<L>> {
     }
 }
 
-/// Joins two leaves to one leaf, or to two leaves that are not small.
+/// Joins two leaves into one leaf, or into two leaves that are not small.
 fn join_leaves<L: Leaf>(mut first: Child<L>, second: Child<L>) -> (Child<L>, Option<Child<L>>) {
     if !first.node.fits(&second.node) && !first.node.is_small() && !second.node.is_small() {
         return (first, Some(second));

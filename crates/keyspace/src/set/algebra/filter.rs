@@ -112,8 +112,8 @@ impl Filter {
         is_last || !self.begin_group(context)
     }
 
-    /// Begins the walk with the next group of other sets, over the members that are left of the
-    /// first set. Returns `false` if no member is left.
+    /// Begins the walk with the next group of other sets, over those members of the first set that
+    /// are left. Returns `false` if no member is left.
     fn begin_group(&mut self, context: &mut Context<'_>) -> bool {
         let packing = self.packing;
         let empty = || EditForm::empty(packing);
