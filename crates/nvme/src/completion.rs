@@ -13,8 +13,8 @@ pub struct Completion {
     /// Head of the submission queue (SQHD): how far the controller has taken entries from the
     /// queue.
     pub sq_head: u16,
-    /// The submission queue. On fabrics it is zero, because each connection has only one such
-    /// queue.
+    /// The identifier of the submission queue. On fabrics the identifier is zero, because each
+    /// connection has only one such queue.
     pub sq_id: u16,
     /// The identifier of the command that is complete.
     pub cid: u16,

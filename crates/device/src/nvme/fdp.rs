@@ -92,9 +92,10 @@ impl FdpEvent {
     }
 }
 
-/// A device's account of its data placement. The account also makes placements go on in fresh
-/// reclaim units. Most functions send the device a command and wait for the answer. So the thread
-/// that runs the clients' commands must not call these functions.
+/// What a device reports about its data placement: counters, events and handles. The function
+/// [`start_fresh_unit`](Self::start_fresh_unit) also changes the placement. Most functions send the
+/// device a command and wait for the answer. So the thread that runs the clients' commands must not
+/// call these functions.
 pub trait FdpAccount: Send + Sync {
     /// Number of the device's own blocks in a reclaim unit; `None` if the device does not report
     /// it.
@@ -140,8 +141,7 @@ pub trait FdpAccount: Send + Sync {
     fn start_fresh_unit(&self, placement: PlacementId) -> Result<(), DeviceError>;
 }
 
-/// The account of an NVMe namespace. The account sends its commands through the generic device
-/// node.
+/// The [`FdpAccount`] of an NVMe namespace. It sends its commands through the generic device node.
 #[derive(Debug)]
 pub(super) struct NvmeAccount {
     generic: File,
@@ -192,10 +192,12 @@ impl FdpAccount for NvmeAccount {
     }
 }
 
-/// The placements of a namespace, in the device's order.
+/// The placements of a namespace, in the device's order. There are none if the namespace was made
+/// without placement handles.
 ///
 /// # Errors
-/// `FDP Disabled`, `Invalid Command Opcode` or a similar status if the namespace has no placements.
+/// `FDP Disabled` if FDP is switched off in the endurance group; `Invalid Command Opcode` or a
+/// similar status if the device does not have the command.
 pub(crate) fn handles(file: &File, nsid: u32) -> Result<Vec<PlacementHandle>, DeviceError> {
     let header = admin::handle_status(file, nsid, 16)?;
     let size = 16 + 32 * usize::from(le16(&header, 14));

@@ -58,7 +58,7 @@ impl Session {
         rest.start = Lba(lba.0 + lbas);
         // The last operation may have fewer blocks.
         buffer.set_len_lbas(lbas as usize);
-        // The counts of host writes do not include these writes.
+        // The target's `Counts` do not include these writes.
         self.push_operation(slot, Op::Write { lba, buffer, placement, durable });
     }
 
