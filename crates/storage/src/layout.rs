@@ -4,8 +4,9 @@
 //! All integers are little-endian. Bytes that no field covers are written as zero and must read as
 //! zero.
 
-/// Format version of a volume in files. In volumes up to version 5, the header of each snapshot
-/// slot also states this version. The mark of a volume that is being made still does.
+/// Format version of a volume in files that needs none of the later versions below. In volumes up
+/// to version 5, the header of each snapshot slot states version 2. The mark of a volume that is
+/// being made states version 2 in any case.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Format version of a volume on a device that is cut into extents. Up to version 2, each area was a
@@ -305,7 +306,12 @@ pub mod slot_header {
         field("number", NUMBER, 8, "the snapshot's number; every begun snapshot is counted"),
         field("lsn", LSN, 8, "the snapshot has the effects of records up to this LSN"),
         field("created_ms", CREATED_MS, 8, "time when the snapshot was begun, in ms since 1970"),
-        field("superblock_sequence", SUPERBLOCK_SEQUENCE, 8, "superblock in force at the start"),
+        field(
+            "superblock_sequence",
+            SUPERBLOCK_SEQUENCE,
+            8,
+            "sequence of the superblock in force when the snapshot was begun",
+        ),
         field("kind", KIND, 4, "intended role: 1 WAL-snapshot; 2 on-demand snapshot"),
         field("checksum", CHECKSUM, 8, "checksum of the fields above"),
     ];

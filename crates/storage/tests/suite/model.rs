@@ -167,9 +167,8 @@ fn killed(within: u64, image: usize) -> Death {
 
 /// On a device, a log that has only one segment also keeps the extents for a second segment. They
 /// lie in one free slot of the log's area. The process is killed while the other free slots have no
-/// extents.
-/// After the restart, the log must go on in the slot that has extents, instead of asking for other
-/// extents.
+/// extents. After the restart, the log must go on in the slot that has extents, instead of asking
+/// for other extents.
 #[test]
 fn a_log_goes_on_where_its_extents_are() {
     let append = |size: usize| Event::Step(Step::Append(size));
@@ -195,7 +194,8 @@ fn a_log_goes_on_where_its_extents_are() {
 
 /// A record takes two batches. A recovery ends the log before the first of them, so the record is
 /// cut off. The life after this recovery does not overwrite the record's second batch, because the
-/// first batch of the new life does not fit there. The second batch must not come back.
+/// first batch of the new life does not fit where that second batch lies. The second batch must not
+/// come back.
 #[test]
 fn the_rest_of_a_record_that_was_cut_off_stays_dead() {
     let append = |size: usize| Event::Step(Step::Append(size));
