@@ -152,7 +152,7 @@ impl Blob {
         self.append(&bytes[over..]);
     }
 
-    /// Extends the string with zeros to `size` bytes. A string that is at least that long already
+    /// Extends the string with zeros to `size` bytes. If the string has `size` bytes or more, it
     /// stays as it is.
     fn grow_zeroed(&mut self, size: usize) {
         static ZEROS: OnceLock<Piece> = OnceLock::new();

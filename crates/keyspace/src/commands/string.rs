@@ -110,7 +110,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
         return Outcome::Reply;
     }
     context.reply_string(&found);
-    // This is the second use, as for `SET` with `GET`.
+    // The read and the write count as two uses of the key, as for `SET` with `GET`.
     context.count_use(&found);
     context.overwrite(&found, context.args.get(2), None);
     context.log(&[Part::Bytes(b"SET"), Part::Request(1), Part::Request(2)]);

@@ -208,8 +208,8 @@ fn who_waits_is_answered_though_the_kernel_had_no_memory_and_nothing_else_happen
     directives.set("hz", "10").unwrap();
     let server = launch_on(media, false, directives, WallClock::System).served().unwrap();
     let (mut client, _idle) = (server.connect(), server.connect());
-    // Operations stay queued for 40 polls. After the last request, background work alone would make
-    // fewer polls.
+    // Operations stay queued for 40 polls. The background work after the last request makes fewer
+    // than 40 polls, so it alone would not be enough.
     disk.faults(|faults| faults.untaken_polls = 40);
     for policy in ["everysec", "always"] {
         assert_eq!(client.call(&["CONFIG", "SET", "appendfsync", policy]), "+OK\r\n");

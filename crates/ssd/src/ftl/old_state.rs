@@ -6,7 +6,7 @@
 //! ```
 //!
 //! All integers are little-endian. The checksum (XXH3) covers everything after it. The format has
-//! neither the order in which units become victims of the collector, nor the events.
+//! neither the order in which units become victims of the collector, nor the FDP events.
 
 use twox_hash::XxHash3_64;
 

@@ -263,7 +263,7 @@ fn the_state_of_another_drive_of_the_same_options_is_refused_and_copies_are_not(
     assert!(refused.contains("setfattr -x user.slimio.drive"), "{refused}");
     rustix::fs::removexattr(&copy, "user.slimio.drive").expect("the attribute exists");
     assert_eq!(drive(&in_file(copy)).notes().len(), 1);
-    // A drive without its state file makes a new one, and goes on with it.
+    // A drive without its state file makes a new state file, and goes on with that file.
     std::fs::remove_file(state_of(&file)).expect("the file exists");
     assert_eq!(drive(&in_file(file.clone())).notes().len(), 2);
     assert_eq!(drive(&in_file(file)).notes().len(), 1);
