@@ -208,7 +208,7 @@ fn capture(keyspace: &mut Keyspace) -> Vec<Captured> {
     while keyspace.capture_state() == CaptureState::Running {
         keyspace.capture_step(budget, &mut captured);
     }
-    println!("\nwhile a capture holds all of it");
+    println!("\nwhile a capture holds the whole data set");
     captured
 }
 

@@ -120,7 +120,7 @@ impl ValueType {
         }
     }
 
-    /// The number of the type in chunks.
+    /// The number of the type in the chunks of a snapshot.
     pub(crate) fn number(self) -> u8 {
         match self {
             ValueType::String => 0,

@@ -47,8 +47,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for files of `version`. It compresses a string if [`Compressor::compress`] can
-    /// make the string shorter.
+    /// An encoder for files of `version`. It compresses each string for which
+    /// [`Compressor::compress`] returns a compressed form.
     pub fn new(version: Version) -> Self {
         Self {
             out: Vec::new(),

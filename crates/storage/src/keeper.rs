@@ -66,7 +66,8 @@ pub enum Job {
     /// Let the log start at this place, where the data set was empty. Everything before this place
     /// is then free, and the volume has no root: recovery starts without a snapshot.
     Release(LogStart),
-    /// Take a complete snapshot into its role.
+    /// Adopt a complete snapshot: it becomes the volume's WAL-snapshot or on-demand snapshot, and
+    /// may become the root.
     Adopt(Adoption),
     /// End the log at this LSN, so that recovery ignores all later records.
     EndLog(Lsn),
@@ -109,7 +110,8 @@ pub enum Outcome {
         /// Sequence of the superblock in force.
         superblock_sequence: u64,
     },
-    /// The snapshot is in its role. The slot of the replaced snapshot is now a reserve.
+    /// The snapshot was adopted. The slots of the snapshots that it has replaced, if any, are now
+    /// reserves.
     Adopted {
         /// What was adopted.
         adoption: Adoption,

@@ -17,8 +17,8 @@
 //!
 //! The invariant: [`recover`] brings back every acknowledged record that the `appendfsync` policy
 //! promises to keep. The records that come back are a prefix of the appended records, in order and
-//! without gaps. This crate starts no thread and reads no clock, because its callers pass devices
-//! and times as arguments.
+//! without gaps. This crate starts no thread. Its callers pass devices and times as arguments. It
+//! reads a clock only to measure the timeout of a wait.
 
 mod batch;
 mod checksum;

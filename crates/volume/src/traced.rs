@@ -19,8 +19,8 @@ use slimio_storage::Lifetime;
 /// Names of the streams, in the trace's header.
 const STREAMS: &str = "superblock, log, WAL-snapshots, on-demand snapshots";
 
-/// Records the operations of one path (a way to the device, with a queue of its own). Writes arrive
-/// with lifetimes, and are passed on with placements.
+/// Records the operations of one path (the opened device, with an I/O queue of its own). Writes
+/// arrive with lifetimes, and are passed on with placements.
 struct Recorder {
     /// The device's placement for each lifetime.
     below: [PlacementId; Lifetime::ALL.len()],

@@ -18,7 +18,8 @@ use crate::value::{Value, ValueRef};
 /// clients' requests for these keys wait.
 pub const ELEMENTS_AT_ONCE_MAX: usize = 2048;
 
-/// A step looks at up to this many elements of a collection.
+/// Number of elements after which a call of a scan ends. It also ends a step that replies with a
+/// range of a list, and a step of a random draw that goes through all elements.
 pub(crate) const STEP_ELEMENTS_MAX: usize = 1024;
 
 /// Bytes of replies after which a step ends.

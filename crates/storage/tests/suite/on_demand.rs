@@ -180,6 +180,6 @@ fn a_change_of_the_root_is_made_whole_or_not_at_all() {
     }
     assert!(
         count >= 240 && changed >= 205,
-        "the test covered only {count} images, {changed} of them changed"
+        "the test covered only {count} images, {changed} of them with the new root"
     );
 }

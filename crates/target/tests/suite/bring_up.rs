@@ -184,8 +184,8 @@ fn a_connect_that_is_not_for_us_is_refused_and_the_field_is_named() {
     let late = Connect { kato: u32::MAX, ..good };
     assert_eq!(attempt(late, data).1, Status::KEEP_ALIVE_INVALID.dnr());
     let io = Connect { qid: 1, ..good };
-    // The controller may just have ended. So the status must allow a retry, with which the host
-    // begins anew.
+    // The controller may just have ended. So the status must allow a retry: the host then makes a
+    // new association.
     let (result, status) = attempt(io, ConnectData { cntlid: 999, ..data });
     assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS);
     assert_eq!(InvalidParameter::of_result(result), InvalidParameter::CNTLID);
