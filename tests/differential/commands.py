@@ -80,8 +80,9 @@ class Draw(DrawSets, DrawLists):
         return self.random.choice([self.random.choice(STRINGS), self.integer(), self.float()])
 
     def content(self):
-        """A value to set a key to. It may have a zero byte. Other arguments may not, because in
-        them Redis's C code takes a zero byte for the end of the string."""
+        """A value to set a key to. Unlike a result of `value`, it may have a zero byte. `spoilt`
+        puts a result of `value` anywhere in a command, even where Redis's C code takes a zero byte
+        for the end of the string."""
         return self.random.choice([self.value(), self.value(), self.value(), b"\x00\x01\r\n\x00"])
 
     def float(self):
@@ -230,7 +231,7 @@ class Draw(DrawSets, DrawLists):
         return [self.key(), self.field(), self.float()]
 
     def hrandfield(self):
-        # With a count of -5, the reply has exactly 5 elements.
+        # With a negative count such as -5, fields may repeat, and the reply has exactly 5 of them.
         count = self.one_of(0, 1, 3, -1, -5, 1000, -1000, "abc", "", -(2**63), 2**63)
         options = self.one_of([], [], ["WITHVALUES"], ["withvalues"], ["nosuch"], ["WITHVALUES", "more"])
         return [self.key(), *self.one_of([], [count, *options], [count, *options])]

@@ -20,7 +20,7 @@ LIFETIMES = ("superblock", "log", "wal_snapshot", "snapshot")
 # While the log is longer than this, the writer waits. Without this wait, on a busy machine, the
 # client would fill the log faster than the server writes snapshots.
 LOG_BYTES_MAX = 64 << 20
-# A little more than the interval at which the server reads the drive's counters.
+# The test waits at most this long for INFO to have new values of the drive's counters.
 COUNTED_SECONDS = 30
 
 

@@ -43,8 +43,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// The paper's workload, scaled to a device of `device_bytes` bytes. Its data fits on the
-    /// device, whether the server uses a file system or not.
+    /// The workload of SlimIO's paper, scaled to a device of `device_bytes` bytes. Its data fits on
+    /// the device, whether the server uses a file system or not.
     pub fn workload(self, device_bytes: u64) -> Workload {
         let workload = Workload::scaled(device_bytes);
         match self {

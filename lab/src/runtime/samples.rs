@@ -24,7 +24,8 @@ pub enum Meter {
     Drive(DriveMeter),
 }
 
-/// One sample. Its counters count from the server's start.
+/// One sample. The server's counters count from the server's start. The drive's counters count from
+/// the time when the drive was empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since sampling began.
@@ -159,10 +160,11 @@ impl Drop for Sampler {
     }
 }
 
-/// The samples from the first repetition to the last SET; their times begin at 0.
+/// The results of sampling. Times count from the start of the first repetition, except the time of
+/// `last`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// The samples taken during the repetitions.
+    /// The samples from the start of the first repetition to the last SET.
     pub during: Vec<Sample>,
     /// Begin and end of each period in which clients were held back.
     pub held_back: Vec<(f64, f64)>,
