@@ -6,8 +6,8 @@
 //! an arrival counts from the moment it was *due*. So if a server stalls for a second, the
 //! latencies of all requests that were due meanwhile show the stall (no coordinated omission).
 //!
-//! A phase ends when every reply has arrived, so that a measurement around a phase covers all
-//! requests of the phase.
+//! [`Generator::run`] returns only when every reply has arrived, so that a measurement around a
+//! phase covers all requests of the phase.
 
 mod connection;
 mod report;

@@ -107,7 +107,7 @@ impl ImageFile {
     /// # Panics
     /// When the file is not empty.
     pub fn set_size(&self, size: u64) -> Result<(), OpenError> {
-        assert_eq!(self.size()?, 0, "the file is empty, so no bytes can be lost");
+        assert_eq!(self.size()?, 0, "the file is not empty, so its bytes might be lost");
         self.file().set_len(size).map_err(|error| OpenError::io("making", &self.path, &error))
     }
 

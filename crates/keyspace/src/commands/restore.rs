@@ -215,7 +215,8 @@ fn footer(payload: Arg<'_>, size: usize, checksum: u64) -> Option<Version> {
     (stored == checksum).then_some(version)
 }
 
-/// Begins to read a value; `None` if the type of the value is not supported here.
+/// Begins to read a value; `None` if there are no bytes, or if the type of the value is not
+/// supported here.
 fn open(context: &Context<'_>, payload: Arg<'_>, size: usize, version: Version) -> Option<Stage> {
     let blob = match payload {
         Arg::Blob(blob) => blob.clone(),

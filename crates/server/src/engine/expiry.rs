@@ -58,8 +58,9 @@ impl Engine {
         );
     }
 
-    /// Deletes expired keys up to the time `until`. Returns whether the round has ended. A round
-    /// ends when no more keys are worth looking at, or when the log has no room for deletions.
+    /// Deletes expired keys, and stops after the time `until`. Returns whether the round has ended.
+    /// A round ends when no more keys are worth looking at, or when the log has no room for
+    /// deletions.
     fn expire_until(&mut self, until: Instant) -> bool {
         let budget = EXPIRE_STEP_KEYS * (1 + self.settings.expire_effort as usize / 4) * 16;
         for db in self.data.dbs().skip(self.data.expiry.db) {

@@ -58,7 +58,7 @@ impl Snapshots {
 
     /// Called when it is known that the log ends at `lsn`. The root needs the log up to its
     /// consistent LSN, but it can't need records after the log's end. So if the consistent LSN is
-    /// higher than `lsn`, lowers it to `lsn`.
+    /// higher than `lsn`, lowers it to `lsn`, but never below the root's own LSN.
     pub(crate) fn cap_consistent_lsn(&mut self, lsn: Lsn) {
         if let Some(root) = self.root.filter(|_| !is_planted("need-kept"))
             && let Some(held) = &mut self.held[root.index()]
@@ -87,8 +87,8 @@ impl Snapshots {
                 *held = None;
             } else if old.kind == new.kind {
                 if is_root && !becomes_root {
-                    // The log goes on from this on-demand snapshot, so the snapshot is kept as the
-                    // WAL-snapshot.
+                    // The log goes on from the old on-demand snapshot, so the old snapshot is kept
+                    // as the WAL-snapshot.
                     old.kind = SnapshotKind::Wal;
                 } else {
                     *held = None;
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(snapshots.log_end(), Some(Lsn(200)));
         adopt(&mut snapshots, OnDemand, 3, false);
         assert_eq!(numbers(&snapshots), (Some(3), None, Some(3)));
-        // The first WAL-snapshot leaves the log off. The second one turns it on.
+        // WAL-snapshot 4 leaves the log off. WAL-snapshot 5 turns it on.
         adopt(&mut snapshots, Wal, 4, false);
         assert_eq!(snapshots.log_end(), Some(Lsn(400)));
         adopt(&mut snapshots, Wal, 5, true);
