@@ -68,7 +68,7 @@ def check(test, server, count):
 
 def filled(test, policy, **options):
     """A killed server, whose volume has snapshots, a log after them, and records that are only in
-    the buffers."""
+    the log's buffers (the file `buffers`)."""
     server = Server(appendfsync=policy, **SMALL, **options)
     test.addCleanup(server.close)
     write(server, 0, 2000)
@@ -100,7 +100,7 @@ class Sparse:
         if self.policy == "everysec":
             self.assertIn("from the mapped buffers", said)
         after = {name: os.stat(path).st_blocks for name, path in looked_at.items()}
-        self.assertEqual(after, before, "`verify` takes no space")
+        self.assertEqual(after, before, "`verify` changed the space that a file takes")
         server = Server(volume=copy, appendfsync=self.policy, **SMALL)
         self.addCleanup(server.close)
         check(self, server, 5020)
@@ -315,8 +315,9 @@ class Running:
     COPIES = 5
 
     def copies(self, kind, copy, is_one_moment=True):
-        """Makes copies with `copy`. Each copy must open with all writes that were acknowledged
-        before the copy began, or be refused. Returns the number of refused copies."""
+        """Makes copies with `copy`. Each copy must be refused, or open with all writes that were
+        acknowledged before the copy began. Under `everysec`, a copy that is not of one moment may
+        lack those that were not durable yet. Returns the number of refused copies."""
         policy = self.policy
         with Server(start=False) as server:
             fs = SmallFileSystem(self, kind, server.folder + "-mount")
