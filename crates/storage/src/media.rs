@@ -191,7 +191,8 @@ pub trait Media {
     fn create(&mut self, super_lbas: u64, wal_lbas: u64) -> Result<(), OpenError>;
 
     /// The log's buffers as the last process left them, each of `size` bytes, in order. Empty if
-    /// there are no buffers or if nothing can be mapped.
+    /// the medium holds no buffers, for example because the last process had them in private
+    /// memory.
     ///
     /// # Errors
     /// If the buffers exist but can't be read. Such buffers can't be ignored, because their records
@@ -199,7 +200,7 @@ pub trait Media {
     fn open_buffers(&mut self, size: usize) -> Result<Vec<Buffer>, OpenError>;
 
     /// Makes `count` empty buffers of `size` bytes for the log, and drops the contents of the old
-    /// buffers. If nothing can be mapped, the buffers are private memory.
+    /// buffers. If they can't be mapped from the medium, they are private memory.
     ///
     /// # Errors
     /// If there is no room for the buffers.

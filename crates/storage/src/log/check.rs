@@ -85,7 +85,7 @@ impl Log {
         assert_eq!(
             used + self.free.len(),
             self.buffer_count,
-            "the free buffers and the buffers of the batches are not all buffers"
+            "the free buffers and the buffers in use do not add up to the buffer count"
         );
     }
 

@@ -421,7 +421,8 @@ fn grow(device: &mut dyn Device, lbas: u64, step: u64) -> Result<(), DeviceError
 /// The largest number of blocks of a file that are given back in one step.
 const GIVE_BACK_LBAS: u64 = (64 << 20) / LBA_SIZE as u64;
 
-/// Gives back some of the space at the end of a reserve. See [`SlotPaths::give_back`].
+/// Gives back some of the space at the end of a reserve. See
+/// [`SlotPaths::give_back`](super::SlotPaths::give_back).
 ///
 /// # Errors
 /// If the slot can't be shortened.
