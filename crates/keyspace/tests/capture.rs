@@ -447,7 +447,7 @@ fn flushing_everything_ends_a_capture() {
 }
 
 /// If databases are swapped during a capture, each entry is handed out with the number that its
-/// database had at the point in time.
+/// database had when the capture began.
 #[test]
 fn databases_that_change_places_are_captured_as_they_were() {
     let mut driver = Driver::new(1);
@@ -470,7 +470,7 @@ fn databases_that_change_places_are_captured_as_they_were() {
             step(&mut driver.keyspace, 100, &mut out);
         }
         finish(&mut driver.keyspace, &mut out);
-        assert!(captured(&out) == expected, "swapped after step {first}");
+        assert!(captured(&out) == expected, "swapped after a step of {first} hundred entries");
         for (a, b) in [("0", "15"), ("1", "2"), ("0", "1")] {
             driver.run(&["SWAPDB", a, b]);
         }

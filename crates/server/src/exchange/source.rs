@@ -156,8 +156,8 @@ impl RecoverSink for Noting {
     }
 }
 
-/// Sorts the snapshot's keys. Those that the log does not touch go to the exporter, batch by batch.
-/// The others are kept, and the log is replayed on them.
+/// Divides the snapshot's keys. Those that the log does not touch go to the exporter, batch by
+/// batch. The others are kept, and the log is replayed on them.
 struct ExportSink<'a> {
     tail: LogTail,
     /// Entries of the snapshot that have not been passed on yet.

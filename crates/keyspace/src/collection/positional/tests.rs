@@ -215,7 +215,7 @@ fn pops_allocate_nothing_and_writes_copy_little() {
 }
 
 /// A leaf of very short elements gets a long element, or is merged with a leaf that has a long
-/// element. Neither makes the leaf too heavy.
+/// element. In neither case may the weight of the leaf exceed `WEIGHT_MAX`.
 #[test]
 fn a_leaf_with_wide_codes_is_not_too_heavy() {
     for index in [0, 1_500, 2_100, 3_000, 4_200] {

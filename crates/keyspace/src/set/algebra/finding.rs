@@ -14,8 +14,8 @@ use crate::kinds::{Packing, ValueType};
 use crate::set::stored::{formed_anew, result_packing};
 use crate::value::{Value, ValueRef};
 
-/// If the keys are held until the end of the command, one step finds the sets of at most this many
-/// keys.
+/// If a request has more than `ARGS_AT_ONCE_MAX` arguments, one step finds the sets of at most this
+/// many keys.
 const STEP_KEYS: usize = 64;
 
 /// Finds the sets.
