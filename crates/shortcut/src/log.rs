@@ -24,8 +24,8 @@ pub(crate) struct Log {
     pub(crate) path: PathBuf,
     pub(crate) file: LogFile,
     pub(crate) stage_path: Option<PathBuf>,
-    /// The stage's file, which this process has locked. The lock is lost as soon as this process
-    /// closes any descriptor of the file.
+    /// The stage's file, which the keeper has locked. The lock is lost as soon as the keeper closes
+    /// any descriptor of the file.
     pub(crate) stage_file: OwnedFd,
     pub(crate) note: Option<Note>,
     pub(crate) lease: Option<WriteLease<File>>,
@@ -42,8 +42,8 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn take(&mut self) -> Result<(), NotTaken> {
         let file = self.file.file().try_clone()?;
-        // The path is needed to mend the file, so it is set before the file is taken. If this call
-        // is late, nothing has happened yet.
+        // The path is needed to mend the file, so it is set before the file is taken. If `staged`
+        // times out, nothing has been changed yet.
         self.file.stage().staged()?.set_path(&self.path);
         // The old lease may still be here, although it ended when the file was given back.
         self.lease = None;
@@ -72,7 +72,8 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
     match taken {
         Ok(()) => "written by the short path".to_owned(),
         Err(NotTaken::Busy) => {
-            "left to the kernel until no other process has it open and it is written at its end"
+            "left to the kernel until no other process has the file open and the program writes at \
+             the file's end"
                 .to_owned()
         }
         Err(NotTaken::GivenUp) => {

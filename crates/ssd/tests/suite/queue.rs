@@ -88,7 +88,8 @@ fn cancelled_deallocations_leave_their_room_in_the_journal() {
     let data = DataPlace::File(folder.path().join("drive"));
     let latency = Duration::from_millis(5);
     let drive = drive(&DriveOptions { data, deallocate_latency: latency, ..real() });
-    // The journal of such a drive has room for some thousand entries.
+    // The loop begins 10,000 deallocations. The journal of such a small drive has room for only
+    // 8192 entries.
     for _ in 0..10 {
         let mut gone = drive.open_queue();
         for _ in 0..1000 {
