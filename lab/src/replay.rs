@@ -36,8 +36,8 @@ pub fn run(
     let log_bytes = LogSize::of(&server)?.bytes;
     match config.kind {
         // Stock Redis is not killed, because it would lose writes that it has acknowledged but not
-        // yet written. While its thread flushes the log, these can be the writes of up to two
-        // seconds.
+        // yet written. While its background thread flushes the log, these can be the writes of up
+        // to two seconds.
         ServerKind::Stock => server.stop()?,
         ServerKind::SlimIO => server.kill()?,
     }

@@ -174,7 +174,7 @@ class Inspection(TestCase):
 
     def test_latency(self):
         def event(reply):
-            """The recorded delays, without their times and durations."""
+            """The names of the recorded events, without the times and lengths of the delays."""
             kind, items = reply
             return kind, [[item[0], len(item[1])] for item in items], [item[1][0] for item in items]
 

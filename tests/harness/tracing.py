@@ -21,7 +21,8 @@ def strace():
 def calls_of(use, **flags):
     """Runs `use` on a server. Returns every system call that the server makes, as {name: call}. A
     call is a tuple such as the functions of `refusing.py` take: (number, None). For calls in
-    `KINDS`, each kind that occurs is also an entry, {name:value: (number, (index, value))}."""
+    `KINDS`, each kind that occurs also has an entry. Its key is "NAME:VALUE", and its call is
+    (number, (index, value))."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace")
         launcher = [strace(), "-f", "-n", "-X", "raw", "-s", "0", "-o", path]

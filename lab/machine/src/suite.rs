@@ -4,8 +4,8 @@
 //! A session is a shell script. Comments at its head say what the machine needs:
 //!
 //! ```text
-//! # namespaces: FDP=512M PLAIN     what the machine has; without this line, all namespaces
-//! # record: PLAIN                  one namespace, whose writes power_cut.rs checks afterwards
+//! # namespaces: FDP=512M PLAIN     what the machine has; without this and record, all namespaces
+//! # record: PLAIN                  one more namespace; power_cut.rs checks its writes afterwards
 //! # recover: log                   needs record; the marks are in this file on ext4
 //! # planted: ack-before-flush      needs record; runs again with this bug, which a cut must catch
 //! # programs: slimio redis-cli     built by cargo, in the repository, or installed on the host
