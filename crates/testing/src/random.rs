@@ -272,7 +272,7 @@ impl Generator {
                         b'O' => "MAXLEN",
                         b'a' => "ASYNC",
                         b'b' => "SYNC",
-                        other => panic!("no kind of argument has the letter {other}"),
+                        other => panic!("no kind of argument has the letter {}", char::from(other)),
                     };
                     return self.spelling(name);
                 }
