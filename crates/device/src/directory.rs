@@ -1,4 +1,4 @@
-//! A directory of files, each of which is its own linear space of blocks.
+//! A directory of files. Each file is a linear space of blocks. A *path* to a file is a [`Device`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -374,9 +374,9 @@ impl Directory {
         }
     }
 
-    /// Whether I/O on the directory's files is done in the best way that was asked for. If not, the
-    /// file system or the kernel does not support that way. The answer is final once a path was
-    /// opened.
+    /// Whether I/O on the directory's files is direct, and uses the engine that was asked for. If
+    /// not, the file system or the kernel has refused one of the two, or buffered I/O was asked
+    /// for. The answer is final once a path was opened.
     pub fn is_best(&self) -> bool {
         self.engine.is_best() && self.not_direct.is_none()
     }

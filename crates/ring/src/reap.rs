@@ -66,7 +66,7 @@ pub enum Outcome<M = Vec<u8>> {
         /// Whether all bytes of the memory were read or written.
         result: Result<(), TransferError>,
     },
-    /// A driver's command has ended.
+    /// An NVMe command has ended.
     Commanded {
         /// The memory that was given to the operation.
         memory: Option<M>,
@@ -77,7 +77,7 @@ pub enum Outcome<M = Vec<u8>> {
     Done(Result<(), Errno>),
 }
 
-/// Why a driver's command failed.
+/// Why an NVMe command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
     /// The device failed the command, with this status.
@@ -285,7 +285,7 @@ pub(crate) fn ending<T, M: Memory>(op: InFlight<T, M>, res: i32) -> Outcome<M> {
     }
 }
 
-/// Converts the `res` of a driver's command: zero, the device's status, or a negative error number.
+/// Converts the `res` of an NVMe command: zero, the device's status, or a negative error number.
 fn commanded(res: i32) -> Result<(), CommandError> {
     match u16::try_from(res) {
         Ok(word) => {

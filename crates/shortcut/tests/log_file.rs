@@ -88,8 +88,8 @@ fn what_was_appended_is_there_for_everybody() {
     }
 }
 
-/// A keeper whose last call was late may try to take a file that is taken already. The appended bytes
-/// must stay.
+/// After one of its calls has timed out, a keeper may try to take a file that it has taken already.
+/// The appended bytes must stay.
 #[test]
 fn what_is_taken_is_not_taken_again() {
     let Some(mounted) = Mounted::new(EXT4, SIZE, "defaults") else { return };
