@@ -44,7 +44,7 @@ pub(crate) enum Run<S: 'static = &'static [Command<Entry>]> {
     Server(ServerFn),
     /// The command works on other clients, too, or may make its client wait.
     Connections(ConnectionsFn),
-    /// The second argument of the request names the subcommand to run.
+    /// The word after the command's name is the name of the subcommand to run.
     Container(S),
 }
 

@@ -69,11 +69,11 @@ struct Conn {
     is_paused: bool,
     /// The events that the kernel was told to report.
     interest: EventFlags,
-    /// Whether the hang-up was reported.
+    /// Whether `Event::HungUp` was reported.
     is_hung_up: bool,
-    /// Whether the end was reported or queued. If so, there is nothing more to read.
+    /// Whether `Event::Ended` or `Event::Broken` was reported or queued. Nothing can be read then.
     is_ended: bool,
-    /// Whether the breakage was reported or queued. If so, nothing can be sent either.
+    /// Whether `Event::Broken` was reported or queued. If so, nothing can be sent either.
     is_broken: bool,
     filling: Option<ReceiveBuffer>,
     outgoing: Option<Outgoing>,

@@ -163,8 +163,8 @@ mod tests {
         assert!((9990 * MS..10_000 * MS).contains(&lost), "{lost:?}");
     }
 
-    /// Tests that a rate is kept even if it changes after each piece. The rate of a WAL-snapshot
-    /// that nobody asked for changes at each sample.
+    /// Tests that a rate is kept even if it changes after each piece. If the server takes a
+    /// WAL-snapshot by itself, the snapshot's rate changes at each sample.
     #[test]
     fn a_rate_that_changes_all_the_time_is_kept_too() {
         let begin = Instant::now() + Duration::from_secs(60);
