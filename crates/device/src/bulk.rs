@@ -183,8 +183,8 @@ impl Bulk {
         self.poll_for_nothing(why);
     }
 
-    /// Makes later paths register no memory. There is no note about that, because registering would
-    /// save nothing here.
+    /// Makes later paths register no memory. There is no note about that: if I/O is buffered,
+    /// registering would save nothing, and if no ring can be made, another module reports that.
     pub(crate) fn without_pool(&mut self) {
         self.extras.pool = None;
     }

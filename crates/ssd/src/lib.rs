@@ -10,7 +10,7 @@
 //! ```
 //! use slimio_ssd::{Config, Ftl};
 //!
-//! // 8 channels of 2 dies with blocks of 64 pages; a quarter of the NAND is not exported.
+//! // 8 channels of 2 dies with blocks of 5 pages; a quarter of the NAND is not exported.
 //! let config = Config::scaled(64 << 20);
 //! let mut drive = Ftl::new(config.clone())?;
 //! for lba in 0..config.lba_count {

@@ -12,10 +12,10 @@ use slimio_ring::{NvmeCommand, NvmeStatus};
 use super::wire::opcode;
 use crate::DeviceError;
 
-/// `NVME_IOCTL_ID`: the namespace's number.
+/// The request that returns the namespace's id.
 const NVME_IOCTL_ID: libc::Ioctl = 0x4e40;
 
-/// `NVME_IOCTL_ADMIN64_CMD` and `NVME_IOCTL_IO64_CMD`.
+/// The requests that run an admin command and an I/O command.
 const NVME_IOCTL_ADMIN64_CMD: libc::Ioctl = 0xc050_4e47_u32 as libc::Ioctl;
 const NVME_IOCTL_IO64_CMD: libc::Ioctl = 0xc050_4e48_u32 as libc::Ioctl;
 
@@ -148,7 +148,7 @@ fn handle_status_command(nsid: u32, size: usize) -> NvmeCommand {
 /// I/O Management Send: makes the handle of each of these placements go on in a fresh reclaim unit.
 ///
 /// # Panics
-/// When there are no placements.
+/// When there are no placements, or more than 128.
 pub(crate) fn update_handles(
     file: &File,
     nsid: u32,

@@ -31,7 +31,7 @@ pub(super) struct Journal {
     head: Head,
     /// The sequence number of the next entry.
     next: u64,
-    /// Number of later entries for which room is reserved.
+    /// Number of entries that are not stored yet, but have room reserved for them.
     reserved: u64,
     /// Number of pages that were changed since the latest checkpoint.
     pages: u64,

@@ -1,9 +1,9 @@
-//! A path whose operations complete by the machine's clock. A thread moves the operations' bytes,
-//! and waits until the operations are due.
+//! A path whose operations complete by the machine's clock. A path is a way to the drive, with a
+//! queue of its own. A thread moves the operations' bytes, and waits until the operations are due.
 //!
 //! ```text
 //!  submit ──► queued ──kick──► arrived ──► thread: begin, bytes, sleep ──► finished ──poll──►
-//!             (ours)           └──────────────── shared ─────────────────────┘
+//!          (not shared)        └──────────────── shared ─────────────────────┘
 //! ```
 //!
 //! The event descriptor is signalled when `finished` gets its first completion, and cleared when
