@@ -32,8 +32,8 @@ pub struct Glob {
     /// What the text must end with: the part of the pattern after its last star. `None` if the
     /// pattern has no star.
     tail: Option<Stretch>,
-    /// For each byte of a text, the search for a stretch updates a bit set of one or more words.
-    /// This is the count of words in the largest of these bit sets.
+    /// For each byte of a text, the search for a stretch with a `?` or a class updates a bit set of
+    /// one or more words. This is the count of words in the largest of these bit sets.
     words_max: usize,
     is_empty: bool,
 }
@@ -77,7 +77,7 @@ impl Glob {
                 rest = &rest[1..];
             } else {
                 let (element, behind) = Element::parse(rest);
-                stretches.last_mut().expect("there is one").push(element);
+                stretches.last_mut().expect("a pattern has a stretch").push(element);
                 rest = behind;
             }
         }

@@ -1,5 +1,5 @@
-//! A volume with a layer over each of its paths. A path is one way to an area of the volume, with a
-//! queue of its own. An area is a named part of the volume, such as the log.
+//! A volume with a layer over each path to one of its areas. An area is a named part of the volume,
+//! such as the log. A path is one way to an area, with a queue of its own.
 
 use slimio_device::{Buffer, Device, OpenError};
 use slimio_storage::{Area, Media, Pool, SlotName};
@@ -7,7 +7,8 @@ use slimio_storage::{Area, Media, Pool, SlotName};
 /// A path to an area.
 pub type Path = Box<dyn Device + Send>;
 
-/// Passes every path of a medium through `wrap`. The rest of the medium stays unchanged.
+/// Passes every path to an area of a medium through `wrap`. The rest of the medium stays unchanged,
+/// including the path to the free extents.
 pub fn wrapped(
     media: Box<dyn Media>,
     wrap: impl FnMut(Area, Path) -> Path + 'static,

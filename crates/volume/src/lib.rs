@@ -1,8 +1,9 @@
 //! The concrete volumes: a directory of files, a device, or an emulated SSD, opened as a
 //! [`Storage`].
 //!
-//! All other crates take a volume's medium as a `&mut dyn Media`, and a path as a `&mut dyn
-//! Device`. This crate is used only by binaries, and by tests that do the work of a binary.
+//! All other crates take a volume's medium as a `&mut dyn Media`. They take a path to the medium (a
+//! way to one of its areas, with a queue of its own) as a `&mut dyn Device`. This crate is used only
+//! by binaries, and by tests that do the work of a binary.
 
 mod beside;
 mod block;

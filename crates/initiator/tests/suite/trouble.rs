@@ -161,7 +161,7 @@ fn wrong_digests_are_found_and_nothing_is_written() {
     let mut raw = Raw::open(&target, &host, Digests { header: true, data: true });
 
     // If a data digest is wrong, the command fails, but the connection stays. The first wrong
-    // digest is in a capsule, the second one in an H2CData.
+    // digest is in a capsule, the second one in an H2CData PDU.
     let mut bytes = Vec::new();
     let data = content(2, 1);
     let command = write(1, 0, 1).sgl(Sgl::in_capsule(LBA_SIZE as u32));

@@ -16,8 +16,8 @@ use crate::whole_files;
 /// `CLOSE_RANGE_CLOEXEC`: the kernel closes the descriptors only at the process's next exec.
 const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
-/// Leaves the file of a descriptor to the kernel. From now on, another process or a stream may
-/// write to the file, and this library does not see those writes.
+/// Leaves the file of a descriptor to the kernel. From now on, another process or a stream of libc
+/// may write to the file, and this library does not see those writes.
 pub(super) fn hand_on(fd: c_int) {
     give_up(fd);
     whole_files::owe_for_good(fd);
@@ -99,8 +99,9 @@ unsafe fn give_up_sent(message: *const msghdr) {
 }
 
 /// Gives all logs back to the kernel for good before the program limits the size of its files.
-/// Otherwise, the limit would also apply to the zeros that the keeper (the process that looks after
-/// the logs) writes after a log's end.
+/// Otherwise, the limit would also apply to zeros that this process writes after a log's end: zeros
+/// fill up the log's last block, and if the keeper (the process that looks after the logs) is too
+/// slow, this process adds further zeros itself.
 ///
 /// # Safety
 /// `limit` is null or points to an `rlimit` that can be read.

@@ -149,7 +149,7 @@ impl Stamp {
         checksum
     }
 
-    /// Reads the trailer from its block; `expected` is its checksum.
+    /// Reads the trailer from its block. `expected` is the checksum that the trailer must have.
     pub(super) fn read_trailer(self, block: &[u8], expected: u64) -> Result<Trailer, &'static str> {
         use trailer as at;
         let found = u64_at(block, at::CHECKSUM);
