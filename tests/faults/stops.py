@@ -141,8 +141,8 @@ class Requests:
         yield "info", [], encode("INFO", "everything")
         for name in ("select", "waitaof", "shutdown", "time"):
             yield name, [], many(name)
-        yield "large unknown name", [], encode(large)
-        yield "many unknown words", [], many("nosuch")
+        yield "unknown command with a large name", [], encode(large)
+        yield "unknown command with many arguments", [], many("nosuch")
         yield "a pipeline of SET", [], b"".join(encode("SET", n, "v") for n in range(self.count // 10))
         yield from self.queued()
         yield from self.watched()
