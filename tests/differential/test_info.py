@@ -44,7 +44,7 @@ ADDITIONAL = {
 A_PROCESS = "each server is a separate process"
 A_MOMENT = "the value depends on the moment"
 MEMORY = "each server lays its memory out in its own way"
-A_LOG = "the logs differ"
+A_LOG = "the two servers write logs and snapshots in different ways"
 # Fields whose values differ, so that only their form is compared. Each has its reason.
 VALUES = {
     **dict.fromkeys(["redis_build_id", "process_id", "run_id", "tcp_port", "executable", "multiplexing_api",
@@ -56,8 +56,8 @@ VALUES = {
     **dict.fromkeys(["client_recent_max_input_buffer", "client_recent_max_output_buffer"],
                     "stock checks a client only now and then, and counts the capacity of its buffers"),
     "clients_in_timeout_table": "in this test stock runs no blocking command with a timeout",
-    "latest_fork_usec": "nothing forks",
-    "total_forks": "nothing forks",
+    "latest_fork_usec": "SlimIO takes snapshots without a fork",
+    "total_forks": "SlimIO takes snapshots without a fork",
     "rdb_changes_since_last_save": "SlimIO counts keys: both keys of a RENAME, and also keys that expire or are evicted",
     "master_repl_offset": "in SlimIO, this is the position in the log",
     "evicted_keys": "which keys are evicted depends on chance and on memory",

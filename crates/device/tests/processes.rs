@@ -122,7 +122,7 @@ fn confined(path: &Path) {
         notes.iter().any(|note| note.starts_with("no io_uring: a seccomp filter")),
         "{notes:?}"
     );
-    println!("as correct");
+    println!("done");
 }
 
 /// Checks that everything still works if io_uring is forbidden and the kernel can't make a write
@@ -131,7 +131,7 @@ fn bare(path: &Path) {
     without_io_uring::forbid_io_uring();
     without_io_uring::fail(&[libc::SYS_pwritev2], libc::EOPNOTSUPP);
     check_files(path);
-    println!("as correct");
+    println!("done");
 }
 
 /// Checks that a path reports an error if io_uring is forbidden while the path is in use.
@@ -141,7 +141,7 @@ fn barred(path: &Path) {
         Directory::open(path, PathOptions::default()).expect("the directory is free");
     if !directory.describe().contains("through io_uring") {
         eprintln!("SKIPPED: {}", directory.notes().join("; "));
-        println!("as correct");
+        println!("done");
         return;
     }
     directory.create_file("file", COUNT).expect("there is room");
@@ -182,7 +182,7 @@ fn barred(path: &Path) {
     let written = std::fs::read(directory.file_path("file")).expect("the file can be read");
     assert!(written.iter().all(|&byte| byte == 1));
     drop(path);
-    println!("as correct");
+    println!("done");
 }
 
 fn a_path_that_is_refused_later_says_so() {
@@ -207,7 +207,7 @@ fn crowded(path: &Path) {
     let mut directory = Directory::open(path, options).expect("the directory is free");
     if !directory.describe().contains("polls for") {
         eprintln!("SKIPPED: {}", directory.notes().join("; "));
-        println!("as correct");
+        println!("done");
         return;
     }
     // Opening the directory has made a ring to probe for polling. The kernel's thread for that ring
@@ -228,7 +228,7 @@ fn crowded(path: &Path) {
     assert!(described.ends_with("(SQPOLL, 2 ms) on 1 of 2 paths"), "{described}; {notes}");
     assert!(notes.contains("nothing is polled for: "), "{notes}");
     drop(paths);
-    println!("as correct");
+    println!("done");
 }
 
 fn a_path_that_could_not_be_polled_is_told_of() {
@@ -250,14 +250,14 @@ fn unreadable(above: &Path) {
     let directory = Directory::open_or_create(&above.join("data"), PathOptions::default())
         .expect("the user may make a directory");
     directory.flush_own_name().expect("the file system can be flushed");
-    // From here on, `syncfs` fails. This call flushes a whole file system. If the next flush of the
+    // From here on, `syncfs`, which flushes a whole file system, fails. If the next flush of the
     // name fails, that flush has called `syncfs`. So the flush above has called `syncfs`, too.
     without_io_uring::fail(&[libc::SYS_syncfs], libc::EIO);
     assert!(
         directory.flush_own_name().is_err(),
         "the flush must call `syncfs` and report its error"
     );
-    println!("as correct");
+    println!("done");
 }
 
 fn a_name_in_an_unreadable_directory_is_flushed() {
@@ -281,7 +281,7 @@ fn run_to_the_end(role: &str) {
 fn run_role(role: &str, path: &Path) {
     let output = start(role, path).wait_with_output().expect("the program ends");
     assert!(output.status.success(), "{role}: {:?}", output.status);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "as correct\n", "{role}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{role}");
 }
 
 fn without_io_uring_plain_calls_do_the_same() {

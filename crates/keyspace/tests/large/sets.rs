@@ -121,7 +121,8 @@ fn few_long_members_are_combined_in_steps() {
     }
 }
 
-/// One walk looks at a limited group of sets. More sets are combined group by group.
+/// One walk looks at a limited number of sets. If a command has more sets, they are combined group
+/// by group.
 #[test]
 fn many_sets_are_combined_group_by_group() {
     let mut driver = Driver::new(5);

@@ -187,7 +187,7 @@ pub(crate) struct Life {
     /// Number of polls during which operations that were handed to the device stay queued, as if
     /// the kernel had no memory for them.
     pub(crate) untaken_polls: u32,
-    /// How the server is asked to end after the batches, before it dies.
+    /// How the server is asked to end after the batches, before the disk dies.
     pub(crate) end: Option<End>,
 }
 

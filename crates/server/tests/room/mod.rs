@@ -17,7 +17,7 @@ fn pass(client: &mut Client, milliseconds: f64) {
     assert!(reply.ends_with(":0\r\n"), "{reply}");
 }
 
-/// CPU time that the server's thread has taken, in milliseconds.
+/// CPU time that the server's main thread has taken, in milliseconds.
 fn cpu_ms(client: &mut Client) -> f64 {
     let fields = ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"];
     fields.iter().map(|field| info(client, field).parse::<f64>().unwrap() * 1000.0).sum()
@@ -52,8 +52,8 @@ fn a_long_command_without_room_does_not_spin() {
         );
 
         gate.open();
-        // Opening the gate does not wake the server, but any turn of the server polls the log's
-        // path.
+        // Opening the gate does not wake the server. The `PING` wakes it, and then the server
+        // also looks for completed writes of the log.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         assert_eq!(client.read(), b"+OK\r\n");
         assert_eq!(observer.call(&["DBSIZE"]), ":20000\r\n");
@@ -86,8 +86,8 @@ fn who_waits_for_room_is_served_in_the_order_of_arrival() {
             until("a client does not wait for room", || parked(&mut observer) == number + 2);
         }
         gate.open();
-        // Opening the gate does not wake the server, but any turn of the server polls the log's
-        // path.
+        // Opening the gate does not wake the server. The `PING` wakes it, and then the server
+        // also looks for completed writes of the log.
         assert_eq!(observer.call(&["PING"]), "+PONG\r\n");
         (0..sent).for_each(|_| assert_eq!(filler.read(), b"+OK\r\n"));
         for (number, client) in clients.iter_mut().enumerate() {
