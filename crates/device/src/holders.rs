@@ -1,9 +1,9 @@
 //! Finds the holder of a block device or a lock, as far as this process can see.
 //!
-//! The kernel says only that the device or lock is held, not by whom. So this module looks for
-//! mounts, for devices that are built on the device, and for descriptors of living processes. If it
-//! finds nothing, the holder is a process in another container, or an operation in flight whose
-//! process has ended.
+//! The system call that fails says only that the device or lock is held, not by whom. So this
+//! module looks for mounts, for devices that are built on the device, and for descriptors of living
+//! processes, and looks up locks in `/proc/locks`. If it finds nothing, the holder is a process in
+//! another container, or an operation in flight whose process has ended.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

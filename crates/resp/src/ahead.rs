@@ -4,8 +4,8 @@
 /// a request with a longer count or length.
 const DIGITS_MAX: usize = 7;
 
-/// This module does not look at a request with more arguments than this, because the search for the
-/// end of a request has to skip all its arguments.
+/// This module does not look at a request with more arguments than this (including the command's
+/// name), because the search for the end of a request has to skip all its arguments.
 const ARGS_MAX: usize = 32;
 
 /// The arguments of a request that has arrived but has not been parsed yet.
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// A longer argument takes too much time to hash just for a hint.
+    /// An argument whose length has more digits takes too much time to hash just for a hint.
     #[test]
     fn a_request_with_a_longer_length_is_left_alone() {
         let get = |length| format!("*2\r\n$3\r\nGET\r\n${length}\r\na\r\n");

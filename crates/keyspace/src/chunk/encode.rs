@@ -12,8 +12,9 @@ use crate::evict::EvictionConfig;
 use crate::keyspace::DbIndex;
 use crate::value::{StringRef, ValueRef};
 
-/// If a collection is written in parts, and no string of an element has more bytes than this, the
-/// element is written whole. Otherwise, each string of the element is written in pieces.
+/// The elements of a collection that is written in parts are written one by one. If no string of an
+/// element has more bytes than this, the element is written whole. If a string has more, each
+/// string of the element is written in pieces.
 const ELEMENT_SIZE_MAX: usize = 64 * 1024;
 
 const _: () = assert!(PACKED_SIZE_MAX <= WHOLE_SIZE_MAX, "a packed collection is written whole");

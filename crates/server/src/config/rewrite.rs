@@ -31,8 +31,8 @@ impl Rewrite {
     /// When this function returns without an error, the new file is on stable media.
     ///
     /// # Errors
-    /// The I/O error. If only the sync of the directory failed, the new file is in place. After any
-    /// other error, the old file is unchanged.
+    /// The I/O error. If only opening or syncing the directory failed, the new file is in place.
+    /// After any other error, the old file is unchanged.
     pub fn run(&self) -> io::Result<()> {
         // Two rewrites must not run at once, because both would use the same name for the new file.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
