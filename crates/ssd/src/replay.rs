@@ -23,8 +23,8 @@ use separation::Census;
 pub enum Precondition {
     /// Nothing, because the drive is new or all of it was deallocated.
     Empty,
-    /// Every block was written once, from the first to the last, through handle 0. These writes are
-    /// not counted.
+    /// Every block was written once, from the first to the last, through handle 0. Only
+    /// [`Outcome::counters`] counts these writes.
     Written,
 }
 
@@ -153,8 +153,8 @@ impl Replay {
     /// which of the two it was.
     ///
     /// # Errors
-    /// If the trace can't be read or has no event, if the drive can't be made, or if the drive is
-    /// too small for the trace or refuses a request.
+    /// If the trace can't be read or is cut off before its first event, if the drive can't be made,
+    /// or if the drive is too small for the trace or refuses a request.
     pub fn run<R: Read>(&self, trace: TraceReader<R>) -> Result<Outcome, ReplayError> {
         let drive = Ftl::new(self.config.clone()).map_err(ReplayError::Config)?;
         let exported_bytes = self.config.lba_count * LBA_SIZE as u64;

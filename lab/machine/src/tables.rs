@@ -31,7 +31,7 @@ const WAYS: [(&str, &str); 4] = [
 ];
 const CLIENTS: [u32; 2] = [50, 1];
 
-/// All measurements that the machine has printed.
+/// All measurements: from the lines that the machine has printed, and from the traces.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     round: usize,

@@ -71,8 +71,8 @@ fn a_block_that_is_written_anew_never_has_the_bytes_of_before() {
     assert_eq!(found, [0; 2 * LBA_SIZE]);
 }
 
-/// Opens a copy of the drive in a file. The copy is the drive that the next process finds if this
-/// process is killed now.
+/// Copies the drive whose data is in `file`, and opens the copy. The copy is the drive that the
+/// next process finds if this process is killed now.
 fn killed(file: &Path, name: &str) -> EmulatedDrive {
     let copy = file.with_file_name(name);
     for extension in ["", "mapping"] {
