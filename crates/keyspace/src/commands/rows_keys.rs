@@ -1,4 +1,4 @@
-//! Rows of the commands on keys of any type, and on databases.
+//! The rows of the command table for the commands on keys of any type, and on databases.
 
 use super::{db, dump, keys, restore, scan, steps};
 use crate::command::flag::{

@@ -21,7 +21,8 @@ fn string(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// After random changes, a hash has the same fields as the map, whatever its limits are and
-/// whichever form it has. It is packed only within its limits.
+/// whichever form it has. A packed hash has at most the allowed number of fields, and at most
+/// [`PACKED_SIZE_MAX`] bytes.
 #[test]
 fn packed_hashes_grow_at_their_limits() {
     let hasher = KeyHasher::new(1);

@@ -1,4 +1,4 @@
-//! The attributes of an entry, which its bucket holds.
+//! The attributes of an entry. They are in the entry's bucket.
 
 use crate::access::Access;
 use crate::collection::{CollectionRef, Form};
