@@ -26,7 +26,7 @@ const SERVED_MAX: usize = 256;
 
 impl Connections {
     /// Makes a client wait. If the client's request is to be run [again](Then::Again), the caller
-    /// [keeps](Self::keep_request) the request afterwards.
+    /// [keeps](crate::engine::Data::keep_request) the request afterwards.
     pub(crate) fn wait(
         &mut self,
         engine: &mut Engine,

@@ -19,8 +19,8 @@ use crate::{info, serving};
 /// Number of keys, or of fields, in a request that takes a few dozen turns of the event loop.
 const MANY: usize = 30_000;
 
-/// Size in bytes of a value that takes several steps to log. It is odd, so that the pieces of a
-/// string are not aligned.
+/// Size in bytes of a value that takes several steps to log. The size is an odd number, so that the
+/// pieces of a string are not aligned.
 const LARGE: usize = (3 << 20) + 5;
 
 /// A request that consists of `head` and of the words that `of` makes for each number below

@@ -67,7 +67,7 @@ fn who_never_authenticates_and_never_reads_is_closed() {
         let mut observer = server.connect();
         assert_eq!(observer.call(&["CONFIG", "SET", "requirepass", "secret"]), "+OK\r\n");
         let mut stranger = server.connect();
-        // These are more bytes than the buffers of both sockets hold.
+        // Sent eight times, these bytes are more than the buffers of both sockets hold.
         let requests = encode(&[b"PING"]).repeat(200_000);
         for _ in 0..8 {
             if !stranger.try_send_bytes(&requests) {
