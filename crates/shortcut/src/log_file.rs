@@ -49,8 +49,8 @@ pub struct LogFile<F: AsFd = File> {
 }
 
 impl<F: AsFd> LogFile<F> {
-    /// The log of a file that is open for writing. If the stage has no log yet, the kernel writes
-    /// the file until the file is [taken](Self::take).
+    /// The log of a file that is open for writing. If the stage has no log yet, the file is written
+    /// by ordinary system calls, not through the stage, until the file is [taken](Self::take).
     pub fn new(file: F, stage: Stage) -> Self {
         Self { file, stage }
     }
@@ -208,7 +208,8 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Makes everything durable, cuts the file at the end of the log, and restores the flags with
-    /// which it was opened. From now on the kernel writes the file.
+    /// which it was opened. From now on, the file is written by ordinary system calls, not through
+    /// the stage.
     ///
     /// # Errors
     /// The first failure of a write or flush, in this call or before. The file may then be longer

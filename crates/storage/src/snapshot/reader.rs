@@ -18,7 +18,8 @@ pub const READ_AHEAD_CHUNKS: usize = 16;
 ///
 /// [`open`](Self::open) checks everything but the chunks. [`Chunk::payload`] checks a chunk,
 /// possibly on another thread. Each method waits for the reads that it needs. Nothing else may use
-/// the path until [`finish`](Self::finish) is called or the last chunk was returned.
+/// the [`Device`] that the methods get until [`finish`](Self::finish) is called or the last chunk
+/// was returned.
 #[derive(Debug)]
 pub struct SlotReader {
     summary: SlotSummary,
@@ -190,7 +191,7 @@ impl SlotReader {
         }
     }
 
-    /// Waits for the reads that are still in flight, so that the path can be used for something
+    /// Waits for the reads that are still in flight, so that `device` can be used for something
     /// else.
     pub fn finish(self, device: &mut dyn Device) {
         io::drain(device);
