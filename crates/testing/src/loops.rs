@@ -87,8 +87,8 @@ impl Mounted {
         self.device.path()
     }
 
-    /// How often the device was told to flush its cache. A write with the FUA bit also counts as a
-    /// flush of a loop device.
+    /// How often the device was told to flush its cache. Because it is a loop device, a write with
+    /// the FUA bit also counts as a flush.
     pub fn flushes(&self) -> u64 {
         let name = self.device().file_name().expect("the device's path ends with a name");
         let statistics = Path::new("/sys/block").join(name).join("stat");

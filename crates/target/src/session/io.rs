@@ -123,7 +123,8 @@ impl Session {
         }
     }
 
-    /// Whether a command's data goes to the drive unchanged.
+    /// Whether the drive writes a command's data from the host, or the data is compared with the
+    /// drive's data.
     pub(super) fn is_for_drive(&self, slot: u16) -> bool {
         let command = self.slots.command(slot);
         matches!(self.phase, Phase::Io { .. })
