@@ -34,7 +34,8 @@ pub struct Inspection {
 /// Shows what is on a volume. The volume may be damaged, and may be a copy from another device.
 ///
 /// # Errors
-/// If the superblock's area can't be opened or is too short.
+/// If the superblock's area can't be opened or is too short, or if a slot exists but can't be
+/// opened.
 pub fn inspect(media: &mut dyn Media) -> Result<Inspection, Error> {
     let copies = read_copies(&mut *media.open_path(Area::Superblock)?)?;
     let superblock = in_force(&copies);

@@ -131,13 +131,14 @@ pub(crate) struct Client<D = SimDisk> {
     pub(crate) appended: usize,
     /// The executed records that make up the data set now.
     pub(crate) history: Script,
-    /// Other actions, each with the number of records before it.
+    /// Actions other than appending, each with the number of records before it.
     pub(crate) actions: VecDeque<(usize, Action)>,
     /// The snapshot under way.
     pub(crate) taking: Option<Taking>,
-    /// LSNs of the records that were appended since the volume was opened, each with the number of
-    /// records up to this LSN.
+    /// LSNs of the appended records that the client does not know to be acknowledged, each with the
+    /// number of records up to this LSN.
     lsns: VecDeque<(Lsn, usize)>,
+    /// The same for the records that are not known to be durable.
     durable_lsns: VecDeque<(Lsn, usize)>,
     /// Number of records that the client knows to be acknowledged.
     pub(crate) acknowledged: usize,
@@ -176,8 +177,8 @@ impl<D: Disk> Client<D> {
         }
     }
 
-    /// Waits for room and appends a record. Returns false if the disk crashed before the append, or
-    /// if the log is full.
+    /// Waits for room and appends a record. Returns false if the disk has crashed, or if the log is
+    /// latched or full.
     pub(crate) fn append(&mut self, record: &(u16, Vec<u8>)) -> bool {
         let (db, payload) = record;
         self.act();
@@ -305,7 +306,7 @@ fn pop_below(lsns: &mut VecDeque<(Lsn, usize)>, lsn: Lsn) -> Option<(Lsn, usize)
     if lsns.front()?.0 <= lsn { lsns.pop_front() } else { None }
 }
 
-/// Records of mixed sizes: small ones, one that is as large as a batch, and one that takes several
+/// Records of mixed sizes: small ones, some that almost fill a batch, and some that take several
 /// batches.
 pub(crate) fn script(len: usize) -> Script {
     let sizes = [1, 100, 5000, 3000, 20_000, 40, 0, 8000, 700, 12_000, 3];

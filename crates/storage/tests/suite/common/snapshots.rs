@@ -11,7 +11,7 @@ use super::{Client, Disk, Script};
 /// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Waits until all appended records are durable.
+    /// Waits until all appended records are durable and no snapshot is under way.
     Settle,
     Snapshot(SnapshotKind),
     /// `appendonly no`.
