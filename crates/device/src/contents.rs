@@ -51,8 +51,8 @@ struct Signature {
     what: &'static str,
 }
 
-/// The signatures in the order in which they are tried. Formats that contain other formats come
-/// last.
+/// The signatures in the order in which they are tried. The MBR partition table comes last, because
+/// its signature is also in the first sector of other formats, such as FAT and GPT.
 const SIGNATURES: &[Signature] = &[
     Signature { offset: 0x438, bytes: &[0x53, 0xef], what: "an ext2, ext3 or ext4 file system" },
     Signature { offset: 0, bytes: b"XFSB", what: "an XFS file system" },

@@ -39,7 +39,7 @@ pub struct Probe {
     /// 6.1), or if the file takes no direct I/O.
     pub alignment: Option<Alignment>,
     /// Whether this process may hold a write lease on the file. It may if it runs as the file's
-    /// owner or as root. Only because of the lease do other programs that open a growing file see
+    /// owner or as root. Without the lease, other programs that open a growing file would not see
     /// the right bytes.
     pub may_lease: bool,
     /// Why the file can't take the short path. Empty if it can.

@@ -93,8 +93,8 @@ impl Session {
         if connect.recfmt != 0 {
             return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.dnr().into());
         }
-        // Bits 0 and 1 are a priority, which is not used. Bit 3 says that Disconnect may delete the
-        // queue.
+        // Bits 0 and 1 are a priority, which is not used. Bit 2 is read below. Bit 3 says that
+        // Disconnect may delete the queue. The other bits are reserved.
         if connect.cattr & 0xf0 != 0 {
             let offset = 46;
             let field = InvalidParameter { offset, is_in_data: false };
