@@ -126,7 +126,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The access of a key that is created now.
+    /// The [`Access`] (the stored last use) of a key that is created now.
     pub(crate) fn new_access(&self) -> Access {
         self.keyspace.new_access(self.access_ms())
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use slimio_keyspace::{DbIndex, EntryView, Keyspace, Usage, ValueSink, encode_value, rdb_type};
 use slimio_rdb::{Attributes, Encoder, FileWriter, Version};
 
-/// Value of the file's field `redis-ver`. In Redis, this field holds the version of the server that
-/// made the file.
+/// Value of the file's field `redis-ver`: the version of Redis that this server is compatible with.
+/// If Redis makes a file, this field has the version of the Redis server.
 const REDIS_VERSION_NOTE: &[u8] = crate::REDIS_VERSION.as_bytes();
 
 /// How an RDB file is written.
@@ -19,7 +19,8 @@ pub struct ExportOptions {
     pub version: Version,
     /// Whether strings are compressed by LZF if this makes them shorter.
     pub compresses: bool,
-    /// Whenever the entries in memory take at least this many bytes, they are written to the file.
+    /// Entries that were read are collected in memory. Whenever they take at least this many bytes,
+    /// they are written to the file.
     pub batch_size: usize,
 }
 
@@ -161,12 +162,13 @@ impl Exporter {
     }
 }
 
-/// The path of the file that an export to `path` makes or replaces. If `path` is a symbolic link,
-/// this is the link's target.
+/// The path of the file that an export to `path` makes or replaces. If `path` is a symbolic link to
+/// a file, this is the link's target. If the link's target does not exist, this is the link itself.
 ///
 /// # Errors
-/// If `path` is a symbolic link that cannot be followed, or if `path` is no regular file, because
-/// an export must replace only regular files. The error is a sentence for the user.
+/// If `path` is a symbolic link to a file and cannot be followed, or if `path` exists but is no
+/// regular file, because an export must replace only regular files. The error is a sentence for the
+/// user.
 fn replaced_by(path: &Path) -> Result<PathBuf, String> {
     match path.metadata() {
         Ok(found) if !found.is_file() => {

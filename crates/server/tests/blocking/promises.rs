@@ -112,9 +112,9 @@ fn nobody_hears_of_what_was_handed_over_when_the_log_has_stopped() {
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
     let refusal = waiters.call(&["BLPOP", "other", "0"]);
     assert!(refusal.starts_with("-MISCONF"), "{refusal}");
-    // If `next` got the reply that nothing came, the reply would say that the key is empty. But the
-    // key is empty only because the other client was given the element, and the record of that
-    // change never became durable.
+    // If `next` got the reply that nothing came, the reply would say that `k` is empty. But `k` is
+    // empty only because `served` was given the element, and the record of that change never became
+    // durable.
     assert_eq!(waiters.call(&["CLIENT", "UNBLOCK", &id]), integer(1));
     let withheld = String::from_utf8(next.read()).unwrap();
     assert!(withheld.starts_with("-MISCONF"), "{withheld}");
