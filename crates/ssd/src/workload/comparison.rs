@@ -106,8 +106,8 @@ impl std::error::Error for CompareError {}
 /// of writes that `seed` gives.
 ///
 /// # Errors
-/// If the case is out of the formula's range, if the drive can't be made, or if the drive never
-/// reaches a steady state.
+/// If there is no formula for the case's victims, if the case is out of the formula's range, if the
+/// drive can't be made, or if the drive never reaches a steady state.
 pub fn compare(case: &Case, size: Size, seed: u64) -> Result<Compared, CompareError> {
     // The case is checked before the drive is made, because the errors of this check are clearer
     // than the errors of making a drive.
