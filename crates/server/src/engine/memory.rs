@@ -34,8 +34,8 @@ pub(crate) struct MemoryUse {
 pub(crate) struct Memory {
     startup: u64,
     peak: u64,
-    /// Whether eviction continues in the background. It does if more memory is in use than the
-    /// limit allows, and evictable keys are left.
+    /// Whether eviction continues in the background. It does if it ran out of time before enough
+    /// memory was free, or if the limit or the policy was changed.
     is_evicting: bool,
     /// Whether eviction continues in the next round of background work. It does if the log had no
     /// room for more deletions.

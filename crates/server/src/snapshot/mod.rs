@@ -39,7 +39,7 @@ pub(crate) use thread::{Answer, DbSize, SnapshotThread};
 
 use crate::net::ConnId;
 
-/// Time from a failed snapshot to the next try, if nobody asks for a snapshot.
+/// Time from the beginning of a failed snapshot to the next try, if nobody asks for a snapshot.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The stages of a running snapshot.
@@ -94,7 +94,8 @@ pub(crate) struct History {
     /// How many snapshots were begun since the server's start or the last `CONFIG RESETSTAT`. Redis
     /// counts them this way.
     pub(crate) tries: u64,
-    /// How many snapshots have failed since the last successful one.
+    /// How many snapshots have failed since the last successful one. For rewrites, `CONFIG
+    /// RESETSTAT` also sets this count to 0.
     pub(crate) failures: u64,
     /// When the last snapshot began.
     pub(crate) tried_at: Option<Instant>,
@@ -139,7 +140,8 @@ pub(crate) struct Snapshots {
     /// `None` if there is no volume.
     pub(crate) thread: Option<SnapshotThread>,
     pub(crate) running: Option<Running>,
-    /// Whether the running snapshot's rate must be set before the command thread sleeps.
+    /// Whether the running snapshot's rate (how fast it goes through the data set) must be set
+    /// before the command thread sleeps.
     pub(crate) is_rate_due: bool,
     /// Outcomes that have not been reported to the waiting clients yet.
     pub(crate) ends: Vec<SnapshotEnd>,

@@ -22,8 +22,8 @@ pub enum LogState {
     /// The log is about to end. Nothing is appended, and no write is acknowledged before the log is
     /// [`Off`](Self::Off).
     Ending,
-    /// The state of `appendonly no`: nothing is appended. Recovery reads the root, and the log up
-    /// to its end.
+    /// The state of `appendonly no`: nothing is appended. Recovery reads the root (the snapshot
+    /// that recovery starts from), and the log up to its end.
     Off,
     /// Records are appended, but recovery ignores them until a WAL-snapshot that was begun in this
     /// state is adopted. Until the adoption, a restart may lose these records.
@@ -93,10 +93,10 @@ impl Log {
     /// [`adopt`](Self::adopt) or [`snapshot_failed`](Self::snapshot_failed). Only one snapshot is
     /// under way at a time. `created_ms` is the present time, in milliseconds since 1970.
     ///
-    /// `None` if a snapshot is under way already, if all reserves are [pinned](Self::pin), if the
-    /// log has latched, or if the log [gives back space](Self::give_back_space). Also `None` for a
-    /// WAL-snapshot that would begin too early to turn the log on: the log is to be resumed, but is
-    /// still ending.
+    /// `None` if a snapshot is under way already, if all reserves (slots without a snapshot) are
+    /// [pinned](Self::pin), if the log has latched, or if the log
+    /// [gives back space](Self::give_back_space). Also `None` for a WAL-snapshot that would begin
+    /// too early to turn the log on: the log is to be resumed, but is still ending.
     pub fn begin_snapshot(&mut self, kind: SnapshotKind, created_ms: u64) -> Option<SnapshotPlan> {
         let stage = &self.snapshots;
         if stage.running.is_some() || stage.finished.is_some() || self.latch.is_some() {
@@ -292,8 +292,8 @@ impl Log {
         self.snapshots.is_log_wanted = true;
     }
 
-    /// The LSN at which the log is to end, if the log is durable up to there. Then the keeper can end
-    /// the log.
+    /// The LSN at which the log is to end, if the log is durable up to there. Then the keeper can
+    /// end the log.
     pub(super) fn end_due(&self) -> Option<Lsn> {
         self.snapshots.ending.filter(|&lsn| lsn <= self.durable || is_planted("end-log-undurable"))
     }
@@ -355,7 +355,8 @@ impl Log {
     pub(super) fn ended(&mut self) {
         self.snapshots.ending = None;
         // Everything before the log's end is written. Records that are appended after a resume must
-        // not share a batch with records before this end, so the tail stops growing.
+        // not share a batch with records before this end. So the tail, which is the last batch,
+        // stops growing.
         if !is_planted("tail-behind-the-end") {
             self.tail = None;
         }
