@@ -85,8 +85,9 @@ impl Drop for Mapping {
 /// loss.
 ///
 /// The file's space is allocated and written before the file is mapped. So on a file system that
-/// overwrites blocks in place, a store can never run out of space. If another fault happens, the
-/// process goes on: see [`Buffer::faults`].
+/// overwrites blocks in place, a store can never run out of space. If the kernel can't provide a
+/// page for another reason, such as a sector that can't be read, the process goes on: see
+/// [`Buffer::faults`].
 ///
 /// A [`Directory`](crate::Directory), a [`WholeDevice`](crate::WholeDevice) or an
 /// [`ImageFile`](crate::ImageFile) makes this value, and protects the bytes with its lock or claim.

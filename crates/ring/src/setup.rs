@@ -119,8 +119,8 @@ pub fn probe() -> Result<Features, Refused> {
     Ok(ring.features())
 }
 
-/// Makes a ring and runs an operation on it, because a filter may allow making a ring but refuse
-/// its use.
+/// Makes a ring and runs an operation on it, because a seccomp filter may allow making a ring but
+/// refuse its use.
 fn trial<W: Width>(polling: Polling) -> Result<Ring<(), Vec<u8>, W>, Refused> {
     let setup = Setup { submissions: 4, completions: 8, polling, ..Setup::default() };
     let mut ring = Ring::new(setup)?;
@@ -236,8 +236,8 @@ fn examine<W: Width>(uring: &Uring<W>) -> Result<Features, Refused> {
             return Err(Refused::too_old(missing));
         }
     }
-    // There is no feature bit for multishot operations. Instead, this probes for opcodes that were
-    // added in the same kernel versions.
+    // There is no feature bit for multishot operations. So this function checks for opcodes that
+    // were added in the same kernel versions.
     Ok(Features {
         deferred: true,
         cooperative: true,

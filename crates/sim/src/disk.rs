@@ -552,8 +552,8 @@ impl Medium {
 }
 
 /// Until the disk is claimed, each operation may let a late write of a dead process land. The
-/// chance is one in N. The id of a late write selects N from these numbers, so some writes land
-/// early, some later, and some long after the recovery.
+/// chance is one in N. The id of the first write in `late` selects N from these numbers. So some
+/// writes land early, some later, and some long after the recovery.
 const LATE_ONE_IN: [u64; 3] = [5, 20, 80];
 
 /// The error "No such device" (ENODEV).

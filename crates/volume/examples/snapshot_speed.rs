@@ -19,8 +19,8 @@ use slimio_storage::{
     recover,
 };
 
-/// Number of rounds. A path is a way to the device, with its own options. Each round measures one
-/// snapshot with every kind of path.
+/// Number of rounds. Each round measures one snapshot with every kind of path. A path hands
+/// operations to the device, and the kinds of paths differ in their [`PathOptions`].
 const ROUNDS: usize = 5;
 
 /// Bytes of a chunk's payload.

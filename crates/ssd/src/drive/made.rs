@@ -68,7 +68,7 @@ impl SavedConfig {
             ("handles=", self.config.handles.to_string()),
             ("isolation=", isolation.to_owned()),
             ("groups=", self.config.groups.to_string()),
-            ("initial= with the bits of handles ", format!("{:b}", self.config.initial_handles)),
+            ("a binary handle mask (initial=) of ", format!("{:b}", self.config.initial_handles)),
             ("the dies and frontiers ", format!("{:?}", (geometry, self.config.frontiers))),
         ]
     }
