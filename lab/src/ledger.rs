@@ -3,7 +3,7 @@
 //! The time from a start to the next death is a life. Each life goes on with the data of the life
 //! before.
 //!
-//! Under every policy that keeps a log, each promise below must hold whenever the process dies.
+//! Under every `appendfsync` policy, each promise below must hold whenever the process dies.
 //! (Stock Redis keeps all of them under `always` and `no`. Under `everysec`, while a flush is under
 //! way, stock Redis acknowledges writes that wait in its own memory. Within a few dozen lives, the
 //! ledger finds that such writes are missing.)
@@ -180,8 +180,10 @@ fn live(
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
         if stop.is_err() {
-            let text =
-                format!("clients got fewer than {units} replies in {} s", LIFE_MAX.as_secs());
+            let text = format!(
+                "fewer than {units} commands or transactions were acknowledged in {} s",
+                LIFE_MAX.as_secs()
+            );
             outcomes.push(Err(BenchError::Server(text)));
         }
         outcomes.push(death.map_err(BenchError::from));

@@ -242,7 +242,7 @@ impl Workload {
     }
 }
 
-/// Sets the flag when dropped, also in a panic, so that no thread waits for the flag without end.
+/// Sets the flag when dropped, even during a panic, so that no thread waits for the flag forever.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

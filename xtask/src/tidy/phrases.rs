@@ -1,5 +1,5 @@
-//! Phrases that bend English, or that are hard to understand. They are not allowed in comments, in
-//! messages, or in documents.
+//! Phrases that are not plain English, or that are hard to understand. They are not allowed in
+//! comments, in messages, or in documents.
 
 use super::{Complaints, File};
 

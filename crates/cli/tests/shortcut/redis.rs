@@ -106,7 +106,7 @@ fn whoever_opens_the_running_log_sees_just_the_log() {
         client.expect(&["SET", "last", &format!("{round}")]).unwrap();
         assert!(
             fs::read(&log).unwrap().len() > seen.len(),
-            "a reader of the log sees the last write"
+            "a reader of the log must see the last write"
         );
     }
     redis.stop();
