@@ -22,8 +22,8 @@ use crate::{Identity, Probe, Refusal};
 pub enum NotTaken {
     /// The file can't take the short path, for these reasons. Nothing was changed.
     Refused(Vec<Refusal>),
-    /// Somebody else has the file open or has just changed it, or the program does not write at the
-    /// file's end. Nothing was changed.
+    /// The file is already taken, somebody else has the file open or has just changed it, or the
+    /// program does not write at the file's end. Nothing was changed.
     Busy,
     /// The file was [given up](LogFile::give_up).
     GivenUp,
@@ -116,8 +116,9 @@ impl<F: AsFd> LogFile<F> {
         if staged.is_taken() && !is_planted("taken-twice") {
             return Err(NotTaken::Busy);
         }
-        // Staged bytes may be lost, and the program may not have made a call since then. Its next
-        // sync must fail.
+        // If a write or flush has failed, staged bytes may be lost, and the program may not know it
+        // yet. The program's next sync must fail, but `Staged::begin` would clear the failure. So
+        // the file is not taken again.
         if !is_planted("failure-forgotten") {
             staged.failed()?;
         }

@@ -1,5 +1,5 @@
-//! Power cuts under MariaDB. It has its default settings, except for a smaller log, which keeps the
-//! images of the disk small.
+//! Power cuts under MariaDB. It has its default settings, with two exceptions: a smaller log, which
+//! keeps the images of the disk small, and an option that the short path needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

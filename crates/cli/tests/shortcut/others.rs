@@ -81,7 +81,7 @@ fn threads_append_whole_records() {
     append_by_threads(false);
 }
 
-/// The keeper is killed while threads append and others read.
+/// The keeper is killed while the program's threads append and this test reads.
 #[test]
 fn threads_append_whole_records_without_a_keeper() {
     append_by_threads(true);
@@ -267,8 +267,8 @@ fn what_is_not_synced_is_written_at_last() {
     let mut said = BufReader::new(run.stdout.take().unwrap());
     wait_for("taken log", || place.stages().len() == 1);
     // Opening the file would cause the write that the test waits for, so the test reads the stage
-    // instead. Three fields count: the log's length, the written length, and what the keeper was
-    // told to do, which is 0 while the keeper rests.
+    // instead. Three fields count: the log's length, the written length, and the bits that say what
+    // the keeper was told. No bit is set while the keeper rests.
     let is_written = |length: u64| {
         let header = fs::read(&place.stages()[0]).unwrap();
         // A new stage's file is empty for a moment.
@@ -360,7 +360,7 @@ fn a_stopped_program_holds_up_no_other() {
     for _ in 0..3 {
         let begin = Instant::now();
         let seen = fs::read(&other).unwrap();
-        // If the log were not given back, the kernel would let the reader wait for 45 seconds.
+        // If `other.log` were not given back, the kernel would let this read wait for 45 seconds.
         assert!(begin.elapsed() < PATIENCE, "reading took {:?}", begin.elapsed());
         assert!(seen.ends_with(b"\n") && !seen.contains(&0), "{} bytes", seen.len());
         std::thread::sleep(Duration::from_millis(700));

@@ -2,8 +2,8 @@
 //! file is written any more.
 //!
 //! ```text
-//! | magic | checksum | numbers of the head, zeros | mapping, if the drive was closed |
-//! 0       8          16                           256
+//! | magic | checksum | configuration, zeros | mapping, if the drive was closed |
+//! 0       8          16                     256
 //! ```
 
 use std::path::Path;
