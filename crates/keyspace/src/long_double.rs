@@ -1,10 +1,10 @@
 //! Decimal numbers, computed in the extended precision of x86 (`long double`, 80 bits).
 //!
-//! `INCRBYFLOAT` adds numbers of 64 bits precision and prints 17 digits after the decimal point.
-//! With the 53 bits of an `f64`, the same sums would be printed with other digits (`10.5 + 0.1` as
-//! 10.59999999999999964). So this module computes in the 80-bit format. Each of the three steps
-//! (reading, adding, printing) rounds its result once: to the nearest number, with ties to even. On
-//! a processor without this format, Redis itself prints other digits.
+//! `INCRBYFLOAT` adds numbers with 64 bits of precision, and prints 17 digits after the decimal
+//! point. With the 53 bits of an `f64`, the same sums would be printed with other digits
+//! (`10.5 + 0.1` as 10.59999999999999964). So this module computes in the 80-bit format. Each of
+//! the three steps (reading, adding, printing) rounds its result once: to the nearest number, with
+//! ties to even. On a processor without this format, Redis itself prints other digits.
 //!
 //! Texts are read exactly, with the integers of `num-bigint`. The crate `rustc_apfloat` implements
 //! the whole format and also agrees with the processor, but is so slow that clients could keep the

@@ -34,7 +34,7 @@ fn a_small_result_of_large_sets_is_packed() {
     add(&mut driver, "one", "x", 0..1);
     let members: Vec<String> = (3..300).map(|number| format!("m{number}")).collect();
     driver.run(&[["SREM", "few"].map(str::to_owned).to_vec(), members].concat());
-    assert_eq!(encoding(&driver.keyspace, "few"), "hashtable", "a tree must not become packed");
+    assert_eq!(encoding(&driver.keyspace, "few"), "hashtable", "a set must not become packed");
     for (line, expected) in [
         ("SINTERSTORE d words few", "listpack"),
         ("SINTERSTORE d few", "listpack"),
@@ -44,7 +44,7 @@ fn a_small_result_of_large_sets_is_packed() {
         ("SDIFFSTORE d words rest", "listpack"),
         // In these two cases, Redis first adds all members of the first set to a new set, and then
         // removes members from it. The 300 members of `words` make the new set a hashtable, and it
-        // stays one; the members of `few` do not.
+        // stays a hashtable. The three members of `few` leave the new set a listpack.
         ("SDIFFSTORE d words rest one one one one", "hashtable"),
         ("SDIFFSTORE d few one one one one one", "listpack"),
     ] {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-/// A flush begins when the oldest record that is not durable is this old. The documentation
-/// promises that the flush begins when this record is at most 500 ms old. This age is well below
-/// 500 ms, because the records may have to be written before the flush can begin.
+/// Under [`Policy::EverySec`], a flush begins when the oldest record that is not durable is this
+/// old. The documentation promises that the flush begins when this record is at most 500 ms old.
+/// This age is well below 500 ms, because the records may have to be written before the flush can
+/// begin.
 pub const FLUSH_AFTER: Duration = Duration::from_millis(400);
 
 /// Under [`Policy::EverySec`], no more writes are acknowledged while the oldest record that is not

@@ -190,14 +190,14 @@ impl Connections {
     }
 
     /// Postpones the rest of the client's requests to the next turn, because the client has used up
-    /// its share of this turn.
+    /// its share of this turn, or the turn's time is used up.
     fn fall_behind(&mut self, client: &mut Client) {
         if !std::mem::replace(&mut client.is_behind, true) {
             self.behind.push_back(client.conn);
         }
     }
 
-    /// Whether any client has requests that exceed its share of this turn.
+    /// Whether the requests of any client are postponed to the next turn.
     pub(crate) fn has_behind(&self) -> bool {
         !self.behind.is_empty()
     }

@@ -55,9 +55,9 @@ pub(crate) struct Transaction {
     pub(super) room: u64,
     /// Bytes of data from stored values that the effects can add to the record.
     pub(super) value_room: u64,
-    /// The room in the log for which the transaction has asked, in bytes of payload, and the
-    /// purpose of its writes.
+    /// The room in the log for which the transaction has asked, in bytes of payload.
     pub(super) asked: u64,
+    /// The purpose of the transaction's writes.
     pub(super) purpose: Purpose,
     /// Whether the log is to be turned on or off after the transaction.
     pub(super) turns_log: bool,

@@ -30,7 +30,8 @@ impl Row {
         (self.arity.unsigned_abs() as usize, self.arity < 0)
     }
 
-    /// If the keys extend to the last argument, the step from one key to the next; otherwise 1.
+    /// If the position of the last key is counted from the end of the request, the step from one
+    /// key to the next; otherwise 1.
     pub(crate) fn step(&self) -> usize {
         if self.keys.1 < 0 { self.keys.2 as usize } else { 1 }
     }

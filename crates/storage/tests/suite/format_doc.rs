@@ -78,7 +78,8 @@ snapshot, up to the LSN `consistent`, has these changes. A log that ends before 
 Up to version 5, values are strings and hashes. Since version 6, values are of any type, and in the
 chunks of a snapshot each type has a number: 0 string, 1 list, 2 set, 4 hash. If the program does not
 know a type, it refuses the value. The error names the type's number, or the command that made the value.
-Versions 2 to 6 differ only in the superblock and the payloads.
+Versions 2 to 6 differ only in the superblock, in the payloads, and in the field `version` of a
+snapshot slot's header.
 
 ## Superblock
 
