@@ -29,9 +29,9 @@ const DOCUMENT_TESTS: &[(&str, &str)] = &[
     ("slimio-server", "configuration_md_says_what_the_table_does"),
 ];
 /// The ledger is a test that starts and ends a server again and again, and checks that no
-/// acknowledged write is lost. A life of the server is the time from a start to the next end. The
-/// first number counts the lives for each `appendfsync` policy and each way to end the server. The
-/// second number is the largest number of commands and transactions that are acknowledged in one
+/// acknowledged write is lost. A life of the server is the time from a start to the next end.
+/// `LEDGER_LIVES` counts the lives for each `appendfsync` policy and each way to end the server.
+/// `LEDGER_UNITS` is the largest number of commands and transactions that are acknowledged in one
 /// life. Both numbers are small, so that the ledger takes only seconds. `cargo x ledger` takes
 /// flags for larger numbers.
 const LEDGER_LIVES: &str = "50";

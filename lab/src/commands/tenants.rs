@@ -166,13 +166,13 @@ impl Tenants {
             "# Machines that come and go, with TRIM at their end and without\n\n\
              Made by `cargo x waf tenants --machines {} --simulated {} --run-minutes {} --load \
              {} --spare {} --units {} --seed {}`. Virtual machines share a drive of 22.75 GiB \
-             with a spare factor of {}. Each machine first writes its memory once. Then it \
-             writes at random places in its memory until its end, with the traffic that Lee et \
-             al. report. With TRIM, the memory is deallocated at the machine's end. Without \
-             TRIM, the drive keeps the memory as data until another machine overwrites it. The \
-             machines are drawn at random: sizes from 0.75 to 14 GiB, log-normal lifetimes, and \
-             Poisson arrivals that would fill {} of the drive if no machine had to wait for \
-             room.\n\n\
+             with a spare factor of {}. The memory of each machine is a part of this drive. Each \
+             machine first writes its memory once. Then it writes at random places in its memory \
+             until its end, with the traffic that Lee et al. report. With TRIM, the memory is \
+             deallocated at the machine's end. Without TRIM, the drive keeps the memory as data \
+             until another machine overwrites it. The machines are drawn at random: sizes from \
+             0.75 to 14 GiB, log-normal lifetimes, and Poisson arrivals that would fill {} of the \
+             drive if no machine had to wait for room.\n\n\
              Time is cut into {STRETCHES} stretches. The table leaves out the first stretches, in \
              which the drive without TRIM is not full yet. `mean` and `most`: the mean and the \
              largest reduction of the WAF by TRIM, over the stretches. `held`: the mean share of the \
