@@ -46,7 +46,7 @@ impl Pair {
             assert_eq!(self.live.keyspace.used_bytes() + freed, before);
         }
         for touched in effects.touched(no_args()) {
-            let Touched::Key { db, hash, key } = touched else { panic!("no key was touched") };
+            let Touched::Key { db, hash, key } = touched else { panic!("a database was touched") };
             assert_eq!(hash, self.live.keyspace.hash(&key.to_bytes()));
             self.evicted.push((db.0, key.to_bytes().into_owned()));
         }

@@ -113,7 +113,8 @@ fn touched_keys_are_those_that_changed() {
                 }
             }
         }
-        // Every change has an event, so a client that relies on events misses no change.
+        // Every changed key must have an event, so that a listener, which is told only of events,
+        // misses no change.
         for noted in effects.iter().flat_map(|e| e.noted(0..e.noted_count(), request.args())) {
             if let Some(key) = noted.key
                 && noted.events().next().is_some()

@@ -13,7 +13,8 @@ use crate::ring::{OpId, Ring};
 use crate::table::Name;
 use crate::{Errno, Memory, NvmeCommand, Segments, Wide, Width, pool, registered};
 
-/// The largest number of bytes of one transfer: the kernel's own limit, rounded down to a block.
+/// The largest number of bytes of one transfer. This is the kernel's own limit: `INT_MAX`, rounded
+/// down to a page.
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
 /// User data of entries whose completion is ignored. All bits are set; no [`Name`] has this value.

@@ -334,7 +334,7 @@ fn discovery(subsystem: &Subsystem, address: Option<std::net::SocketAddr>) -> Ve
     [head.encode().as_slice(), entry.encode().as_slice()].concat()
 }
 
-/// The sizes in this file rely on these two values.
+/// The log pages in this file rely on these two values.
 const _: () = assert!(NSID == 1 && LBA_SIZE == 4096, "there is one namespace, of blocks of 4 KiB");
 
 #[cfg(test)]

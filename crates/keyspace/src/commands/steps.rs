@@ -19,7 +19,7 @@ use crate::value::ValueRef;
 /// If a client's command has more arguments than this, it runs in steps.
 pub const ARGS_AT_ONCE_MAX: usize = 1024;
 
-/// The same limit for a command that changes elements of a huge collection.
+/// The limit that counts instead for a command that changes elements of a huge collection.
 const ARGS_AT_ONCE_OF_HUGE_MAX: usize = 128;
 
 /// Count of arguments that one step processes.

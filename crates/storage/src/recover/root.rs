@@ -76,8 +76,8 @@ pub(super) fn newest_header(slots: &mut SlotPaths, superblock: &Superblock) -> u
             continue;
         }
         let op = Op::Read { lba: Lba(0), buffer: Buffer::zeroed(1) };
-        // A slot that can't be read is treated like a slot without a header. If it holds the root,
-        // loading the root has already found the fault.
+        // A slot that can't be read is treated like a slot without a header. If the slot holds the
+        // snapshot that recovery starts from, `load` has already found the fault.
         let block = io::run(device, op).ok().flatten();
         let sequence = block.and_then(|block| header_sequence(&block, superblock.volume_id, slot));
         newest = newest.max(sequence.unwrap_or(0));
