@@ -12,7 +12,7 @@ use crate::tools::say;
 
 /// Number of rows of a table over time.
 const ROWS: u64 = 10;
-/// Names of a point's fields, in the order in which they are printed.
+/// The first line that `--points` prints: the names of the values in each of the lines after it.
 const POINT_FIELDS: &str = "handles,seconds,host_bytes,media_bytes,utilization,mixed_units";
 const MIB: f64 = (1 << 20) as f64;
 

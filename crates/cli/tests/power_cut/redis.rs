@@ -105,7 +105,7 @@ impl Program for Redis {
         if count == Reply::Integer(sum as i64) {
             Ok(all)
         } else {
-            Err(format!("the clients' keys are {all:?}, but DBSIZE replied {count:?}"))
+            Err(format!("the clients have {all:?} keys, but DBSIZE replied {count:?}"))
         }
     }
 }

@@ -4,7 +4,8 @@ acknowledged, prints the number of records.
     python3 ledger.py sqlite|rocksdb FOLDER [check]
 
 Begins by reading the records that are already there. Fails if one of them is wrong, or if one
-before the last is missing. With `check`, then only prints how many records there are.
+before the last is missing. With `check`, it then prints how many records there are, and ends
+without writing any.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ class Sqlite:
         self.file = sqlite3.connect(os.path.join(folder, "ledger.db"), isolation_level=None)
         self.file.execute("PRAGMA journal_mode=WAL")
         self.file.execute("PRAGMA synchronous=FULL")
-        # A small limit, so that SQLite overwrites the log after every few records.
+        # A small limit, so that SQLite overwrites the log after about 30 records.
         self.file.execute("PRAGMA wal_autocheckpoint=40")
         self.file.execute("CREATE TABLE IF NOT EXISTS ledger(number INTEGER PRIMARY KEY, value BLOB)")
 
@@ -43,7 +44,7 @@ class Rocksdb:
         self.call = ctypes.CDLL(sorted(names, key=len)[0])
         options = self.function("rocksdb_options_create")()
         self.function("rocksdb_options_set_create_if_missing")(ctypes.c_void_p(options), ctypes.c_ubyte(1))
-        # A small buffer, so that a new log begins after every few hundred records.
+        # A small buffer, so that a new log begins after a little more than 1000 records.
         self.function("rocksdb_options_set_write_buffer_size")(ctypes.c_void_p(options), ctypes.c_size_t(1 << 20))
         path = os.path.join(folder, "ledger").encode()
         self.file = self.checked("rocksdb_open", ctypes.c_void_p(options), path)
