@@ -173,7 +173,7 @@ class BlockedClients(TestCase):
             try:
                 until(lambda: self.is_quiet(index, observer))
             except TimeoutError:
-                self.fail(f"server {index} does not come to rest, {self.lines()}")
+                self.fail(f"on server {index}, a client neither got all replies nor was blocked, {self.lines()}")
         for number, pair in enumerate(self.pairs):
             ours, theirs = [client.take(len(client.whole)) for client in pair.clients]
             if theirs:

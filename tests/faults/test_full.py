@@ -269,15 +269,15 @@ class SmallFileSystem(TestCase):
             until(is_quiet)
             client("BGREWRITEAOF")
             until(is_quiet)
-            # The log takes about as much space as a snapshot. With a second snapshot, no space is
-            # left for a third.
+            # After these writes, the log takes about as much space as a snapshot. With BGSAVE's
+            # snapshot as the second one, no space is left for a third, the log's next snapshot.
             overwrite(chance.choices(keys, k=14_080))
             client("BGSAVE")
             until(is_quiet)
             overwrite(chance.choices(keys, k=8_000))
 
     def requests(self, chance, block, *command):
-        """Yields requests that overwrite random keys. All values together have 24 MB."""
+        """Yields requests that overwrite random keys. All values together take 24 MB."""
         for _ in range(AT_ONCE):
             yield self.request(chance, block, chance.randrange(6000), *command)
 
