@@ -223,8 +223,8 @@ pub fn compare(config: CompareConfig) -> Result<Comparison> {
     Ok(comparison)
 }
 
-/// For each policy, the best stock server's throughput in a closed loop. The rate of the open loop
-/// is half of this throughput.
+/// For each policy, the best stock server's throughput in a closed loop. If the comparison has no
+/// stock server, SlimIO's throughput. The rate of the open loop is half of this throughput.
 #[derive(Debug, Default)]
 struct Capacity {
     per_s: BTreeMap<Policy, f64>,
@@ -288,8 +288,8 @@ impl Comparison {
 
     /// The rate for a row with an open loop: half of the capacity of the best stock server. The
     /// capacity comes from this comparison's row with a closed loop. If that row was not run, this
-    /// function measures the capacity. Returns `None` if `scenario` is to be run without a given
-    /// rate.
+    /// function measures the capacity. If the comparison has no stock server, the function measures
+    /// SlimIO's capacity. Returns `None` if `scenario` is to be run without a given rate.
     fn open_rate(
         &self,
         scenario: &Scenario,

@@ -4,8 +4,8 @@
 //! append, which overwrites zeros durably. *file* does this with bytes of any length (the *short
 //! path*), by a library call. If `slimio shortcut run` has started this program, two more rungs
 //! take the short path by the program's own calls. The first one is *preload*. The second one is
-//! *preload, from empty*: meanwhile, the keeper (the process `slimio shortcut run`) writes zeros
-//! after the log's end.
+//! *preload, from empty*: the log is empty before the measurement, and the keeper (the process
+//! `slimio shortcut run`) writes zeros after the log's end during the measurement.
 //!
 //! ```console
 //! $ cargo run --release -p slimio-shortcut --example rungs -- FOLDER [ROUNDS [TRACING]]
@@ -14,9 +14,9 @@
 //! The rungs take turns in each round; the table has medians over the rounds. The differences are
 //! largest in a folder on XFS, or on ext4 with a journal. If `TRACING` is the folder of the
 //! kernel's tracing (`/sys/kernel/tracing`, needs root), the program also counts the kernel's
-//! functions that one append calls. A second table is for several threads that append to one file.
-//! The last line is about a file that is no log: how much longer a call of the preloaded function
-//! takes than the system call itself.
+//! functions that one append calls. If `slimio shortcut run` has started the program, a second
+//! table is for several threads that append to one file. The last line is then about a file that is
+//! no log: how much longer a call of the preloaded function takes than the system call itself.
 #![expect(clippy::print_stdout, reason = "the program prints tables")]
 
 use std::error::Error;

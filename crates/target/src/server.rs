@@ -140,8 +140,8 @@ impl Acceptor {
         }
     }
 
-    /// If too many connections wait for their Connect, ends the oldest of them. So connections that
-    /// send nothing can't keep a host out.
+    /// If too many connections wait for a Connect command from their host, ends the oldest of them.
+    /// So connections that send nothing can't keep a host out.
     fn make_room(&mut self) {
         let mut waiting = self.connections.iter().filter(|known| known.progress.is_waiting());
         let Some(oldest) = waiting.next() else { return };

@@ -218,7 +218,7 @@ impl Server {
         Ok(())
     }
 
-    /// Writes the next chunk of the snapshot, or ends it.
+    /// Writes the next chunk of the snapshot. If no entries are left, ends the snapshot.
     fn snapshot_chunk(&mut self) -> Result<(), Error> {
         let Some(mut writer) = self.snapshot.take() else { return Ok(()) };
         let device = self.volume.slot_paths.get(writer.plan().slot);

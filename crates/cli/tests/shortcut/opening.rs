@@ -38,7 +38,7 @@ enum Killed {
     Taking,
 }
 
-/// This test plays the keeper, so that it can be killed at a certain moment.
+/// This test plays the keeper, so that the keeper's end comes at a certain moment.
 #[test]
 fn a_log_whose_keeper_was_killed_while_taking_it_loses_nothing() {
     let Some(place) = Place::new() else { return };
@@ -81,15 +81,15 @@ fn lose_keeper(place: &Place, how: &str, killed: Killed) {
     std::mem::forget(lease);
     drop((socket, listener));
     let has_lock = said_by(program, || {
-        // The guard comes late.
+        // The test also plays the guard, which gives the log back only now.
         log.release().unwrap();
     });
     assert_eq!(has_lock, how == "locked", "{case}: whether the program has its lock");
     assert_eq!(fs::read_to_string(&path).unwrap(), "one,two,three", "{case}");
 }
 
-/// Waits until the program has written its records, runs `then`, and ends the program. Returns what
-/// the program has printed.
+/// Waits until the program has written its records, runs `then`, and ends the program. Returns
+/// whether the program has printed `True`.
 fn said_by(mut program: Child, then: impl FnOnce()) -> bool {
     let mut line = String::new();
     BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -99,8 +99,9 @@ fn said_by(mut program: Child, then: impl FnOnce()) -> bool {
     line == "True\n"
 }
 
-/// The program gets no further descriptor, and so can't have the stage. The keeper must give the log
-/// back before the program writes to it.
+/// The program has only one to three free descriptors when it opens the log, and the log takes one
+/// of them. If the program can't have the stage for want of a descriptor, the keeper must give the
+/// log back before the program writes to it.
 #[test]
 fn a_program_without_descriptors_loses_nothing() {
     let Some(place) = Place::new() else { return };

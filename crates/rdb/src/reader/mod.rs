@@ -54,7 +54,8 @@ pub enum Item {
         /// The name of the module's type.
         module: String,
     },
-    /// Hash slots that were being imported into a cluster. The reader has skipped them.
+    /// Hash slots that were being imported from another node of the cluster. The reader has skipped
+    /// them.
     SlotImport {
         /// The import's name.
         name: Vec<u8>,

@@ -46,8 +46,8 @@ const NICE_PER_WAITED: u32 = 5;
 /// The work, and for how long the idle thread waited for a core in the turn that has ended.
 type Returned = (Box<Worker>, Duration);
 
-/// Starts both threads. `work` makes the work from the queue of orders. The nice thread, which is
-/// returned, ends only when the idle thread has ended.
+/// Starts both threads. `work` makes the [`Worker`], which takes its orders from the given queue.
+/// The nice thread, which is returned, ends only when the idle thread has ended.
 ///
 /// # Errors
 /// When a thread cannot be started.

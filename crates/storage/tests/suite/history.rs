@@ -175,7 +175,7 @@ fn a_commit_of_a_pair_that_lands_two_recoveries_later_stays_dead() {
 
 /// The pair is near the end of its segment, so the log goes on in the next segment after the
 /// recovery. In one case, the pair is at the very end. In the other case, some blocks are left
-/// after the pair, but too few for the batch.
+/// after the pair, but too few for the next batch.
 #[test]
 fn a_commit_of_the_last_pair_of_a_segment_stays_dead() {
     for left in [0, 2] {
@@ -336,7 +336,7 @@ fn killed_behind_a_torn_record() -> Image {
     }
     let log = &mut first.volume.log;
     log.append(0, &[&record(1).1]);
-    // No turn comes before this append, so the large record begins in the first record's batch.
+    // The client takes no turn in between, so the large record begins in the first record's batch.
     log.append(0, &[&large]);
     if log.drive(&mut *first.volume.log_path, first.now) {
         first.volume.log_path.kick();
