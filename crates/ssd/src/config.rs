@@ -28,7 +28,7 @@ pub(crate) const SPARE_PERCENT_DEFAULT: u32 = 25;
 /// same number.
 const UNITS_DEFAULT: u64 = 180;
 
-/// The numbers of dies that a drive may have. The paper's drive has 64.
+/// The numbers of dies from which [`Config::sized`] chooses. The paper's drive has 64.
 const DIES: [u64; 7] = [64, 32, 16, 8, 4, 2, 1];
 
 /// Where the collector puts the data that it copies. The NVMe base specification calls this the
@@ -161,7 +161,7 @@ pub struct Config {
     pub groups: u16,
     /// Where the collector puts copies of the handles' data.
     pub isolation: Isolation,
-    /// Exceptions from `isolation`: a handle whose bit is set is initially isolated, even if
+    /// Exceptions to `isolation`: a handle whose bit is set is initially isolated, even if
     /// `isolation` is persistent.
     pub initial_handles: u128,
     /// Which unit is collected next.

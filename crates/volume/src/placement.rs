@@ -95,8 +95,8 @@ impl Placements {
         }
     }
 
-    /// Begins a snapshot in a fresh reclaim unit if that costs almost nothing. A failure does no
-    /// harm.
+    /// Begins a snapshot in a fresh reclaim unit if that costs almost nothing, and if no other
+    /// lifetime shares the placement. A failure does no harm.
     fn begin_snapshot(&self, lifetime: usize) {
         let id = self.ids[lifetime];
         let is_shared = self.ids.iter().filter(|other| **other == id).count() > 1;

@@ -34,15 +34,18 @@ impl Keyspace {
         assert_eq!(
             stats.owned_size,
             sum(super::Captured::owned_size),
-            "the count of bytes that waiting entries alone hold is right"
+            "`owned_size` must be the sum of the owned sizes of the waiting batches"
         );
         assert_eq!(
             stats.shared_size,
             sum(super::Captured::shared_size),
-            "the count of bytes that waiting entries share is right"
+            "`shared_size` must be the sum of the shared sizes of the waiting batches"
         );
         let flushed = capture.flushed.iter().map(|flushed| flushed.size).sum();
-        assert_eq!(stats.flushed_size, flushed, "the size of the flushed entries is right");
+        assert_eq!(
+            stats.flushed_size, flushed,
+            "`flushed_size` must be the sum of the sizes of the flushed databases"
+        );
         assert!(
             capture.flushed.iter().all(|flushed| capture.flushed_dbs.contains(&flushed.db)),
             "each database with flushed entries is in the list of flushed databases"

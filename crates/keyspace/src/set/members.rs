@@ -32,8 +32,8 @@ impl Context<'_> {
     }
 
     /// Changes the set at a key. If the key does not exist, changes a new set, which begins with
-    /// this packing. The caller must note the change. If the set is empty afterwards, the caller
-    /// must delete the key.
+    /// this packing. The caller must [note](Self::touch) the change. If the set is empty
+    /// afterwards, the caller must delete the key.
     pub(super) fn edit_set<R>(
         &mut self,
         found: &Found<'_>,

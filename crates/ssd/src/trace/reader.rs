@@ -22,7 +22,7 @@ pub enum TraceError {
         /// Number of events before the cut.
         events: u64,
     },
-    /// A part of the trace is not as a recording writes it. Mostly, the trace's bytes have changed
+    /// A part of the trace is not as a recording writes it. Usually, the trace's bytes have changed
     /// since they were written.
     Damaged {
         /// Number of events before the damage.

@@ -144,7 +144,7 @@ impl WholeDevice for SwitchedDrive {
     }
 
     fn fdp(&self) -> Option<Box<dyn FdpAccount>> {
-        // No test needs the drive's counters. Asking for them would take one more thread.
+        // No test needs the drive's counters.
         None
     }
 
