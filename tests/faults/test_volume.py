@@ -58,7 +58,8 @@ class Damage(TestCase):
             self.assertEqual(client("SET", "after", "1"), b"OK")
 
     def refused(self, volume, *words):
-        """Checks that a start fails, with a message that contains these words, and changes nothing."""
+        """Checks that a start fails, with a message that contains these words, and that no file
+        changes its size."""
         before = self.sizes(volume)
         said = refusal(volume=volume, **SMALL_LOG)
         for word in words:

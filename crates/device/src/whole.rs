@@ -77,10 +77,10 @@ pub trait WholeDevice: Send {
     fn notes(&self) -> Vec<String>;
 }
 
-/// Opens the device at a path in the best possible way. An NVMe namespace is opened by passthrough,
-/// whichever of its two device nodes `path` is. If passthrough is refused, or if the device is not
-/// an NVMe namespace, the device is opened as a block device. The opened device can say which way
-/// was chosen, and why.
+/// Opens the device at a path in the best way that `options` allow. An NVMe namespace is opened by
+/// passthrough, whichever of its two device nodes `path` is. If passthrough was not asked for or is
+/// refused, or if the device is not an NVMe namespace, the device is opened as a block device. The
+/// opened device can say which way was chosen, and why.
 ///
 /// # Errors
 /// The same as those of [`NvmeDevice::open`] and [`BlockDevice::open`].

@@ -68,9 +68,9 @@ layout! {
     }
 }
 
-/// Which parameter of a Connect is wrong. It is the result of a completion with the status
-/// [`CONNECT_INVALID_PARAMETERS`](Status::CONNECT_INVALID_PARAMETERS). Source: base specification
-/// 2.1, figure 573.
+/// Which parameter of a Connect is wrong. A completion with the status
+/// [`CONNECT_INVALID_PARAMETERS`](Status::CONNECT_INVALID_PARAMETERS) says this in its result.
+/// Source: base specification 2.1, figure 573.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParameter {
     /// Offset of the parameter's first byte.

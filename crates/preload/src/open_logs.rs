@@ -164,7 +164,8 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
         Answer::Taken(number, stage) => {
             let log = join(file, &stage);
             if log.is_err() {
-                // The keeper may end before it gives the file back.
+                // This process itself gives the file back. It does not leave this to the keeper,
+                // because the keeper may end first.
                 let _ = undo(file, flags, &stage);
                 meeting::close(number);
                 forget(stage.as_raw_fd());
@@ -178,15 +179,16 @@ fn ask(file: BorrowedFd<'_>, flags: c_int, kind: Kind) -> io::Result<Option<Open
 }
 
 /// Opens the stage of a log that the keeper has taken, and then copies the program's descriptor of
-/// the file. In this order nothing has to be closed if one of the two fails: closing a descriptor of
-/// the file could drop the program's locks on the file (F_SETLK).
+/// the file. In this order nothing has to be closed if one of the two fails: closing a descriptor
+/// of the file could drop the program's locks on the file (F_SETLK).
 fn join(file: BorrowedFd<'_>, stage: &File) -> io::Result<(OwnedFd, Stage)> {
     let stage = Stage::open(stage)?;
     Ok((meeting::out_of_the_way(file)?, stage))
 }
 
-/// Gives a file back to the kernel whose keeper was killed while it took the file. The keeper's guard
-/// may do the same at the same time; the stage's locks keep the two apart.
+/// Gives a file back to the kernel, because the keeper was killed while it took the file, or
+/// because this process can't use the log. The keeper's guard may do the same at the same time; the
+/// stage's locks keep the two apart.
 fn undo(file: BorrowedFd<'_>, flags: c_int, stage: &File) -> io::Result<()> {
     let log = LogFile::new(file, Stage::open(stage)?);
     if is_planted("taking-not-undone") {

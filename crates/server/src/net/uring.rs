@@ -512,8 +512,8 @@ impl Net for UringNet {
     fn broken(&self) -> Option<String> {
         let errno = self.ring.refused()?;
         Some(format!(
-            "the kernel refuses operations on sockets: io_uring_enter: {errno}; allow that call to \
-             this process, or start the server with io-backend plain"
+            "the kernel refuses operations on sockets: io_uring_enter: {errno}; let this process \
+             make that system call, or start the server with io-backend plain"
         ))
     }
 
