@@ -85,7 +85,7 @@ pub fn run(
         }
         Work::HalfOpen { clients, value_size } => {
             let per_s = open_rate.ok_or_else(|| {
-                BenchError::Usage("an open loop needs the stock server's measured capacity".into())
+                BenchError::Usage("an open loop needs a measured capacity".into())
             })?;
             let arrival = Arrival::Poisson { per_s };
             let load = Load { clients, pipeline: 1, value_size, mix: "set", arrival, seed };

@@ -90,6 +90,19 @@ class Arguments(TestCase):
             self.assertEqual(code, 1, said)
             self.assertIn(f"unexpected argument '{flag}': directives are given as --directive value", said)
 
+    def test_a_configuration_from_stdin_is_not_written_back(self):
+        with Server(start=False) as server:
+            path = os.path.join(server.folder, "-")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("not a configuration\n")
+            server.command = [TARGET.command[0], "serve", "-"]
+            server.start()
+            with server.client() as client:
+                kind, text = client.raw("CONFIG", "REWRITE")
+            self.assertEqual((kind, text), (b"-", b"ERR The server is running without a config file"))
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), "not a configuration\n")
+
     def test_what_is_not_utf8(self):
         code, said = run("serve", "--volume", b"\xff\xfe")
         self.assertEqual(code, 1, said)

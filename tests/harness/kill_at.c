@@ -46,6 +46,9 @@ static int is_changing(const struct __ptrace_syscall_info *call) {
     case SYS_chmod:
 #endif
     case SYS_mkdirat:
+#ifdef SYS_renameat
+    case SYS_renameat:
+#endif
     case SYS_renameat2:
     case SYS_unlinkat:
     case SYS_linkat:

@@ -41,7 +41,7 @@ pub(crate) struct Client {
 
     pub(crate) inbox: Inbox,
     pub(crate) state: State,
-    /// The last request did not run at once, so `Engine::keep_request` must still store the
+    /// The last request did not run at once, so `Data::keep_request` must still store the
     /// request.
     pub(crate) keeps_request: bool,
     /// The turn of the event loop in which the client was last served, and how many of the client's

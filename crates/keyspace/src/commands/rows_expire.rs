@@ -1,4 +1,4 @@
-//! Rows of the commands on expiry.
+//! The rows of the command table for the commands on expiry.
 
 use super::expire;
 use crate::command::flag::{FAST, READONLY, WRITE};

@@ -1,4 +1,4 @@
-//! Rows of the commands on strings.
+//! The rows of the command table for the commands on strings.
 
 use super::{counter, range, steps, string};
 use crate::command::flag::{DENYOOM, FAST, IN_STEPS, LONG_EFFECT, READONLY, WRITE};

@@ -1,4 +1,4 @@
-//! Rows of the commands on sets.
+//! The rows of the command table for the commands on sets.
 
 use super::{algebra, members, random};
 use crate::command::flag::{DENYOOM, FAST, FREES, IN_STEPS, MOVABLEKEYS, READONLY, WRITE};

@@ -213,6 +213,7 @@ impl BucketSlot {
     /// Replaces the value without writing to the memory of the old value. Returns the old entry if
     /// it was large.
     pub(crate) fn exchange(&mut self, value: Arg<'_>, expires_at_ms: Option<i64>) -> Option<Large> {
+        self.meta.set_written(Written::Whole);
         let stays_large = self.stays_large(value, expires_at_ms);
         if let Entry::Large(large) = &mut self.entry
             && stays_large
@@ -227,7 +228,6 @@ impl BucketSlot {
         let old = replace(&mut self.entry, new.entry);
         self.meta.set_expires(new.meta.expires());
         self.meta.set_packing(new.meta.packing());
-        self.meta.set_written(Written::Whole);
         match old {
             Entry::Small(_) => None,
             Entry::Large(large) => Some(*large),
@@ -496,6 +496,17 @@ mod tests {
                 assert_eq!(info.count_total, 0, "size {size}");
                 check(&slot, b"key", &new, expiry);
             }
+        }
+    }
+
+    #[test]
+    fn an_exchanged_string_is_written_as_a_whole() {
+        for size in SIZES {
+            let mut slot = BucketSlot::new(7, &pattern(4096, 1), Arg::Bytes(b""), None);
+            slot.update(|value| value.write_at(0, Arg::Bytes(b"part")));
+            assert_eq!(slot.meta().written(), Written::InParts);
+            slot.exchange(Arg::Bytes(&pattern(size, 2)), None);
+            assert_eq!(slot.meta().written(), Written::Whole);
         }
     }
 

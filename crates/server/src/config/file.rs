@@ -16,7 +16,8 @@ const DEPTH_MAX: usize = 16;
 impl Config {
     /// Reads the file that the command line names.
     pub(super) fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = if path == Path::new("-") {
+        let is_stdin = path == Path::new("-");
+        let text = if is_stdin {
             let mut text = Vec::new();
             io::stdin().read_to_end(&mut text).map(|_| text)
         } else {
@@ -27,7 +28,8 @@ impl Config {
         })?;
         // Empty if the configuration came through a pipe, because a configuration cannot be written
         // back into a pipe.
-        self.file = fs::canonicalize(path).unwrap_or_default();
+        self.file =
+            if is_stdin { PathBuf::new() } else { fs::canonicalize(path).unwrap_or_default() };
         self.read_lines(path, &text, 0)
     }
 

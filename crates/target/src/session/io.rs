@@ -284,7 +284,9 @@ impl Session {
                 else {
                     unreachable!("the command is a comparison")
                 };
-                self.subsystem.counts.read(found.len());
+                if status.is_success() {
+                    self.subsystem.counts.read(found.len());
+                }
                 self.buffers.give(host);
                 self.buffers.give(found);
                 if status.is_success() && !is_same {
