@@ -178,8 +178,8 @@ fn keys_that_are_made_at_once_are_within_what_was_asked_for() {
         let request = OwnedRequest::from_args(words(&line));
         for mode in [Mode::Atomic, Mode::Client] {
             let ([mut driver], _) = drivers(1);
-            // The payload belongs to a record that names database 0 (see `begin` below). So the
-            // payload has a `SELECT` of this other database.
+            // The payload belongs to a record that names database 0 (see `begin` below). Because
+            // the command runs in database 15, the payload needs a `SELECT`.
             driver.db = DbIndex(15);
             let (mut reply, mut payload) = (ReplyBuf::new(driver.protocol), Payload::default());
             let mut asked = populate_log_size_max(request.args());
