@@ -453,9 +453,9 @@ mod tests {
             // Now only the ring keeps the claim, as after the end of a process with an operation in
             // flight.
             path.target.claim = None;
-            assert!(is_held(), "the ring has lost the claim, with {polling}");
+            assert!(is_held(), "a ring that polls for {polling} has lost the claim");
             drop(path);
-            assert!(!is_held(), "the claim outlives its idle ring, with {polling}");
+            assert!(!is_held(), "the claim outlives a ring that polls for {polling}");
             other.unlock().expect("`is_held` has locked the file");
         }
     }

@@ -6,7 +6,7 @@ use slimio_device::{Buffer, Completion, Device, DeviceError, Op, Token};
 
 /// Runs one operation to its end and returns its buffer. Nothing else may be in flight.
 pub(crate) fn run(device: &mut dyn Device, op: Op) -> Result<Option<Buffer>, DeviceError> {
-    assert_eq!(device.in_flight(), 0, "nothing else is in flight on this path");
+    assert_eq!(device.in_flight(), 0, "nothing else may be in flight on this path");
     let mut completions = Vec::new();
     if device.submit(Token(0), op).is_err() {
         // If the queue is empty and still refuses an operation, the device is gone.

@@ -5,7 +5,8 @@
 //! of an RDB file of version 11:
 //!
 //! ```text
-//! FE database | FB keys, keys that expire | FC time in ms | F8 idle seconds | F9 frequency
+//! FE database | FB count of keys, count of keys that expire
+//! FC time in ms | F8 idle seconds | F9 frequency
 //! 00 key, string
 //! 01 key, count, element... | 12 key, 1, 2, listpack of elements
 //! 02 key, count, member... | 0B key, intset | 14 key, listpack of members

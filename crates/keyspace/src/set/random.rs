@@ -59,7 +59,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// Weighs `SPOP`: counts the members that it removes, and their bytes in the log.
+/// Weighs `SPOP`: its work, counted in elements, and the bytes of the removals in the log.
 pub(super) fn weigh_pop(keyspace: &Keyspace, db: DbIndex, args: Args<'_>) -> Weight {
     let key = args.bytes(1);
     let collection = keyspace.get(db, &key, i64::MIN).and_then(ValueRef::as_collection);
@@ -185,7 +185,8 @@ fn pop_many(context: &mut Context<'_>, found: &Found<'_>, count: usize) -> Outco
 struct PopAll {
     walk: Box<dyn Steps>,
     /// Whether the command has so much to do that it runs in steps. It may then pause between
-    /// steps, because other clients' requests for its key wait.
+    /// steps, because no other client uses its key meanwhile: other clients' requests for the key
+    /// wait until the command has ended.
     is_long: bool,
 }
 

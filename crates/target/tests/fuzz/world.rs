@@ -226,7 +226,7 @@ impl Scene {
         let was_over = self.session.is_over();
         let taken = self.session.receive(&self.inbox, self.now);
         assert!(taken <= self.inbox.len());
-        assert!(!was_over || taken == 0, "a session that is over took bytes");
+        assert!(!was_over || taken == 0, "a session took bytes after it was over");
         let mut at = 0;
         let mut may_go_on = true;
         while at < taken {
@@ -258,7 +258,7 @@ impl Scene {
             self.seen += size;
         }
         while let Some(operation) = self.session.next_operation() {
-            assert!(!self.session.is_over(), "a session that is over began an operation");
+            assert!(!self.session.is_over(), "a session began an operation after it was over");
             assert!(!self.is_reset, "after a reset, an old queue began an operation");
             self.witness.began(operation.token.0, &operation.op);
             self.operations.push(operation);
