@@ -16,8 +16,9 @@ class Files(TestCase):
     seconds = 3
 
     def shown(self, text, **others):
-        """The settings of both servers after a start with a configuration file of this text.
-        `others` are further files in the same folder."""
+        """Starts both servers with a configuration file of this text, checks that their settings are
+        equal, and returns the settings. `others` are further files in the same folder. In all of
+        these files, HERE stands for the folder."""
         both = []
         for stock in (False, True):
             with Server(stock=stock, start=False) as server:
