@@ -2,8 +2,8 @@
 little, and some commands may list their elements in any order."""
 
 # Two replies that depend on the time may differ by at most this much. They differ because the two
-# servers are asked one after the other. The random commands draw times that are at least 50 seconds
-# apart, so a wrong time differs by more than this.
+# servers are asked one after the other. The tests' random commands have times that are at least 50
+# seconds apart, so a wrong time differs by more than the slack.
 SLACK_MS = 20_000
 CLOCK_SLACK = {"ttl": 20, "expiretime": 20, "pttl": SLACK_MS, "pexpiretime": SLACK_MS}
 

@@ -235,8 +235,8 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps other programs out. `show` also takes a lock. From this lock,
-    // processes that may not look at our descriptors can tell that a running process has the
+    // The exclusive open keeps other programs out. In addition, `show` takes a lock. It tells
+    // processes without the permission to look at our descriptors that a running process has the
     // device. If locking fails, only the error messages of those processes say less, so the failure
     // is ignored.
     Ok(Claim::of(file, holders::show(path).ok()))

@@ -1,4 +1,5 @@
-//! Lets a controller wake one of its host's connections, and keep it from beginning operations.
+//! Lets a controller wake a connection of its host, and keep this connection from beginning
+//! operations.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,8 +9,8 @@ use slimio_ssd::Canceller;
 use crate::waker::Waker;
 
 /// A connection, as its controller sees it. Through the link, the controller wakes the connection.
-/// Once the host is told of a reset or of the controller's end, the host relies on old operations
-/// no longer changing the drive. So before the host is told, the controller closes the link: from
+/// Once the host is told of a reset or of the controller's end, the host relies on this: operations
+/// from before no longer change the drive. So before the host is told, the controller closes the link: from
 /// then on, the connection begins no operations.
 #[derive(Debug)]
 pub(crate) struct Link {

@@ -52,8 +52,8 @@ pub const ALPHA_MIN: f64 = 1.0 + SPARE_MIN;
 pub enum Trims {
     /// Trims of pages that are drawn from all logical pages. Some of these pages hold nothing, so
     /// some trims have no effect. The CXL flash model counts trims in this way: for `D` trims per
-    /// write and `U Np` logical pages, it has the term `(1 + D) / (U Np)`, because writes and trims
-    /// hit every page equally often.
+    /// write and `U Np` logical pages, it has the term `(1 + D) / (U Np)`, because writes hit
+    /// all pages equally often, and so do trims.
     ///
     /// Source: Lee et al., "Revisiting Trim for CXL Memory", `HotStorage` 2025.
     AnyPage,
@@ -126,7 +126,7 @@ pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
 /// overprovisioning of Frankie et al. The division by the live share is right for every choice of
 /// victims that depends only on which pages are valid.
 ///
-/// Range: `0 < live_share <= 1`. Writes and trims hit every page equally often.
+/// Range: `0 < live_share <= 1`. Writes hit all pages equally often, and so do trims.
 ///
 /// # Errors
 /// If `alpha` or `live_share` is out of range.

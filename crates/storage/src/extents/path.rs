@@ -15,9 +15,9 @@ use crate::Area;
 
 /// A path to an area, through a path to the whole device.
 ///
-/// An operation whose blocks are contiguous on the device is passed on as it is. An operation that
-/// goes on in an extent elsewhere is cut into parts. When all parts are done, the path joins them.
-/// The parts have copies of the operation's data.
+/// An operation whose blocks are contiguous on the device is passed on as it is. If its blocks lie
+/// in extents that are not next to each other on the device, the operation is cut into parts. When
+/// all parts are done, the path joins them. The parts have copies of the operation's data.
 pub(super) struct AreaPath {
     /// `None` if this path leads to the free extents.
     area: Option<Area>,
@@ -30,7 +30,7 @@ pub(super) struct AreaPath {
     flying: Vec<Option<CompletionOwner>>,
     /// Operations that were cut.
     joins: Vec<Option<Join>>,
-    /// Parts that the path below could not take yet.
+    /// Whole operations and parts that the path below could not take yet.
     waiting: VecDeque<(CompletionOwner, Op)>,
     in_flight: usize,
     reaped: Vec<Completion>,

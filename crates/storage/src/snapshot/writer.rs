@@ -21,7 +21,7 @@ pub struct WriterOptions {
     /// The smallest number of blocks that a slot grows by at once, so that it grows only seldom.
     pub grow_lbas: u64,
     /// If a completed write may still be in the device's cache, a flush is submitted after this
-    /// many blocks. Each flush has to write out the whole cache, even if it is a flush of the log.
+    /// many blocks. A flush of the log writes out the whole cache, including the snapshot's blocks.
     /// So frequent flushes of the snapshot keep the log's flushes short.
     pub flush_lbas: u64,
     /// The largest number of blocks that the snapshot needs; 0 if unknown. If the file system is
@@ -30,8 +30,8 @@ pub struct WriterOptions {
     pub reserve_lbas: u64,
     /// Whether the snapshot fails at once if the slot can't get all `reserve_lbas`.
     pub must_reserve: bool,
-    /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot. The
-    /// log goes on from a WAL-snapshot, so the log before that snapshot can then be dropped.
+    /// Bytes of the file system that this snapshot must leave free for the next WAL-snapshot.
+    /// Without that snapshot, the log could not be shortened, and would fill the file system.
     pub leave: u64,
 }
 
@@ -87,9 +87,9 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // This call also checks how much stays free: an on-demand snapshot must fail here if it
-        // would leave too few free extents for the next snapshot. So the call is made even if the
-        // slot has all its extents already.
+        // `reserve` gives the slot its extents, and checks how much stays free: an on-demand snapshot
+        // must fail here if it would leave too few free extents for the next snapshot. So `reserve`
+        // is called even if the slot has all its extents already.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)
