@@ -237,8 +237,8 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
     })?;
     // The exclusive open keeps other programs out. In addition, `show` takes a lock. It tells
     // processes without the permission to look at our descriptors that a running process has the
-    // device. If locking fails, only the error messages of those processes say less, so the failure
-    // is ignored.
+    // device. A failure to lock is ignored, because the only consequence is that the error messages
+    // of those processes say less.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 

@@ -108,7 +108,8 @@ struct TouchedItem {
     /// Whether the change has created the key.
     is_new: bool,
     event: Option<Event>,
-    /// `None` stands for the whole database. In an item that is only an event, the hash is 0.
+    /// `None` stands for the whole database. Otherwise the key and its hash. In an item that is only
+    /// an event, the hash is 0.
     key: Option<(u64, EffectArg)>,
 }
 
@@ -195,8 +196,8 @@ impl Effects {
     /// From now on, deletions that no client has asked for may take `room` bytes of a record's
     /// payload. These are the deletions of evicted keys, and of expired keys that a command or
     /// active expiry finds. If there is no room for the deletion of a key, the key stays. If such a
-    /// key has expired, it still counts as absent. The limit is only for commands that do not
-    /// write, because a write could not handle an expired key that stays.
+    /// key has expired, it still counts as absent. Must not be called before a
+    /// command that writes, because a write could not handle an expired key that stays.
     pub fn limit(&mut self, room: u64) {
         self.room = room;
     }
@@ -477,7 +478,7 @@ impl PayloadWalk {
 /// exceed this size.
 const PAYLOAD_STEP_SIZE: usize = 128 << 10;
 
-/// The fixed cost of an argument, as the bytes that could be written in the same time.
+/// The fixed cost of an argument. The unit is the time in which one byte is written.
 const PAYLOAD_ARG_COST: usize = 64;
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ impl Link {
 
     /// Closes the link, so that the connection begins no more operations. When this function
     /// returns, each operation that the connection has begun has either changed the drive already,
-    /// or never will. If an operation is just beginning, the function waits for the operation, and
-    /// so perhaps for the disk.
+    /// or never will. If an operation is just beginning, the function waits until it has begun. Beginning
+    /// may include an access to the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;

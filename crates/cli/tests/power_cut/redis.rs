@@ -82,9 +82,9 @@ impl Program for Redis {
     }
 
     fn recover(&self, place: &Place) -> Result<Vec<u64>, String> {
-        // The zeros at the end of the log have to be cut off. `slimio shortcut run` does so for the
-        // server that it starts, and `slimio shortcut repair` for the stock server. The recoveries
-        // alternate between the two.
+        // The short path has added zeros to the end of the server's append-only file. They have to
+        // be cut off. `slimio shortcut run` does so for the server that it starts, and `slimio
+        // shortcut repair` for the stock server. The recoveries alternate between the two.
         let is_stock = self.recoveries.replace(self.recoveries.get() + 1).is_multiple_of(2);
         if place.is_short() && is_stock {
             let mut repair = command(place.slimio());

@@ -384,7 +384,7 @@ impl Device for AreaPath {
     }
 }
 
-/// The same operation, moved to the blocks from `start` on. `lbas` is the length of a deallocation.
+/// The same operation, moved to the blocks from `start` on. A deallocation gets the length `lbas`.
 fn moved(op: Op, start: u64, lbas: u64) -> Op {
     let lba = Lba(start);
     match op {
