@@ -1,9 +1,11 @@
 //! A path through io_uring, with a ring of its own and no worker thread.
 //!
-//! Submitted operations stay in the path until they are kicked. If a caller waits for a single
-//! operation and nothing else is in flight, the path runs this operation as a plain system call.
-//! The reason is durable writes to files: if the ring made such a write, the kernel would finish
-//! the write on another thread, which costs a time slice when all cores are busy.
+//! Submitted operations stay in the path until [`kick`](Device::kick) or [`wait`](Device::wait)
+//! hands them to the kernel. If a caller waits without a timeout for a single operation and nothing
+//! else is in flight, the path usually runs this operation as a plain system call
+//! ([`would_run_here`](Device::would_run_here) checks the exact conditions). The reason is durable
+//! writes to files: if the ring made such a write, the kernel would finish the write on another
+//! thread, which costs a time slice when all cores are busy.
 
 #![expect(unsafe_code, reason = "the trait `Memory` is unsafe to implement")]
 
@@ -325,8 +327,8 @@ impl Device for UringPath {
 /// for completions again.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Hands all queued operations of a ring to the kernel, and waits. Every path with a ring uses this
-/// function.
+/// Hands to the kernel all operations that are queued in a ring. Then waits for `min` completions,
+/// at most for `timeout`. Every path with a ring uses this function.
 pub(crate) fn enter<T: Copy, M: Memory, W: Width>(
     ring: &mut Ring<T, M, W>,
     min: usize,

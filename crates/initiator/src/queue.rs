@@ -83,8 +83,9 @@ impl Queue {
         self.sent_at
     }
 
-    /// Submits a command. The next call of [`poll`](Self::poll) or [`wait`](Self::wait) sends it.
-    /// Hands the command back if the queue is full.
+    /// Submits a command. The next call of [`poll`](Self::poll), [`wait`](Self::wait),
+    /// [`wait_until`](Self::wait_until) or [`run`](Self::run) sends it. Hands the command back if
+    /// the queue is full.
     ///
     /// # Errors
     /// The submission, if the queue is full.

@@ -11,8 +11,8 @@
 //! room in the file.
 //!
 //! # What the drive promises
-//! The drive keeps the contract of [`Device`]. If the drive has a cache, a write that is not
-//! durable completes when the cache has room for it. Until a flush, a
+//! The drive keeps the contract of [`Device`]. If the drive has a cache, a write that was not
+//! submitted as durable completes when the cache has room for it. Until a flush, a
 //! [power cut](EmulatedDrive::cut_power) may lose such a write. The cache hides the latency of
 //! writes, but every write still goes to the NAND. A deallocation takes effect when it is
 //! acknowledged. The deallocation then removes all data of its blocks, including data that was
@@ -135,8 +135,8 @@ pub struct DriveOptions {
     /// file, so that the data survives a failure of the machine. Such a drive reports a volatile
     /// cache, because hosts send no flushes to a drive without a cache.
     pub is_sync: bool,
-    /// Whether the drive's power may be cut. If so, the drive keeps in memory the data that
-    /// unstable writes have replaced.
+    /// Whether the drive's power may be cut. If so, the drive keeps in memory the data that writes
+    /// and deallocations have replaced, for as long as a power cut could undo them.
     pub can_lose_power: bool,
     /// The most operations that may be in flight on one path.
     pub in_flight_max: u32,
@@ -250,9 +250,9 @@ impl EmulatedDrive {
         })
     }
 
-    /// Cuts the power and turns it on again. Unstable writes and deallocations survive on the
-    /// blocks for which `survives` returns true, and are undone on the others. All paths that are
-    /// open now fail from then on.
+    /// Cuts the power and turns it on again. Writes and deallocations that are not stable yet
+    /// survive on the blocks for which `survives` returns true, and are undone on the others. All
+    /// paths that are open now fail from then on.
     ///
     /// # Panics
     /// If [`DriveOptions::can_lose_power`] was false.
@@ -338,7 +338,7 @@ impl WholeDevice for EmulatedDrive {
     }
 
     fn is_best(&self) -> bool {
-        // There is only one way to reach an emulated drive, so it is the best one.
+        // An emulated drive can be opened in only one way, so this way is the best.
         true
     }
 

@@ -107,8 +107,8 @@ impl World {
         }
         let mut bytes: Vec<u8> = (0..rng.usize(1..300)).map(|_| rng.u8(..)).collect();
         if rng.bool() {
-            // In random bytes, the PDU's type is mostly wrong, and then the session looks at no
-            // other byte. So in half of the connections, the bytes begin with a valid type.
+            // Random bytes seldom begin with a valid PDU type. If the type is wrong, the session
+            // looks at no other byte. So in half of the connections, the type is made valid.
             let heads = [[0, 0, 128, 0], [2, 0, 24, 0], [4, 0, 72, 0], [6, 0, 24, 0]];
             let head = heads[rng.usize(..4)];
             for (byte, new) in bytes.iter_mut().zip(head) {
