@@ -121,7 +121,7 @@ impl Inspect {
 }
 
 impl Verify {
-    /// Reads everything that a start would read, and also the other snapshots.
+    /// Reads everything that a start would read, and also the snapshots that it would not read.
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut storage = self.volume.open_existing()?;
         let report = verify(&mut *storage.media, &mut |_| {})

@@ -95,9 +95,9 @@ impl RecoverSink for Check<'_> {
     }
 }
 
-/// Reads and checks everything that opening the volume would read, and also the other snapshots. A
-/// copy of a volume on another device is read like any other volume; [`Report::other_device`] says
-/// that it is a copy.
+/// Reads and checks everything that opening the volume would read, and also the snapshots that it
+/// would not read. A copy of a volume on another device is read like any other volume;
+/// [`Report::other_device`] says that it is a copy.
 ///
 /// # Errors
 /// The error that [`recover`](crate::recover) would return, but never [`Error::OtherDevice`]. If

@@ -289,7 +289,7 @@ impl Superblock {
         segments
     }
 
-    /// Lets the log start at `start`, and applies `change` to the snapshots. The segments before
+    /// Makes the log start at `start`, and applies `change` to the snapshots. The segments before
     /// `start` become free.
     pub(crate) fn start_log_at(&mut self, start: LogStart, change: impl FnOnce(&mut Snapshots)) {
         self.start = start;

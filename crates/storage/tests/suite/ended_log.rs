@@ -61,8 +61,8 @@ fn a_resumed_log_counts_when_its_snapshot_is_adopted() {
         let crash = client.disk.clone().crash_now();
         crash.power_images(&limits).swap_remove(0)
     };
-    // One snapshot fails, and the log is turned off and on again. Only the last snapshot turns the
-    // log on.
+    // The next snapshot is cancelled. Then the log ends and resumes once more. Only the snapshot
+    // that begins after that turns the log on.
     client.begin(SnapshotKind::Wal).expect("no other snapshot is under way");
     client.cancel();
     client.volume.log.end();
