@@ -42,7 +42,7 @@ class DrawLists:
     rpushx = lpushx
 
     def lpop(self):
-        # Most counts are small, so that later commands still find the list.
+        # Most of these counts are refused or leave elements in the list, so later commands still find the list.
         count = self.one_of(0, 1, 2, 5, 30, 40, 127, 1000, -1, "abc", "", -(2**63), 2**63 - 1, 2**63, "+1", "01")
         return [self.key(), *self.one_of([], [], [], [count], [count, 1])]
 

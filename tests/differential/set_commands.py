@@ -20,7 +20,7 @@ class DrawSets:
         return self.random.choice([*MEMBERS, self.value()])
 
     def many_members(self):
-        """Successive integers, or successive words. At times, one of them is replaced by another
+        """Successive integers, or successive words. Sometimes, one of them is replaced by a
         random member."""
         start = self.random.randrange(200)
         kind = self.one_of("", "", "m")
@@ -75,7 +75,7 @@ class DrawSets:
         return [count, *keys, *(self.cased(str(option)) for option in options)]
 
     def spop(self):
-        # Most counts are small, so that later commands still find the set.
+        # Most of these counts are refused or leave members in the set, so later commands still find the set.
         count = self.one_of(0, 1, 2, 5, 100, 127, 1000, -1, "abc", "", -(2**63), 2**63 - 1, 2**63, "+1", "01")
         return [self.key(), *self.one_of([], [], [count], [count], [count, 1])]
 

@@ -38,7 +38,7 @@ impl CommandStats {
         self.goes_on(took, is_tracking);
     }
 
-    /// Adds the time of a call that was counted before.
+    /// Adds the time that a call took after [`count`](Self::count) had counted it.
     pub(crate) fn goes_on(&mut self, took: Duration, is_tracking: bool) {
         let nanoseconds = took.as_nanos() as u64;
         self.nanoseconds += nanoseconds;

@@ -145,7 +145,7 @@ pub(crate) fn stocks(given: Option<&str>) -> Result<Vec<Contender>> {
     for one in given.split(',') {
         let Some((name, path)) = one.split_once('=') else {
             return Err(BenchError::Usage(format!(
-                "--stock {one}: each of several servers is NAME=PATH"
+                "--stock {one}: if there are several servers, give each as NAME=PATH"
             )));
         };
         let is_word = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);

@@ -36,7 +36,7 @@ pub struct Tenants {
     /// Number of machines in the table of the formulas
     #[arg(long, default_value_t = 5000)]
     machines: u32,
-    /// Number of machines that are simulated, from the first machine on
+    /// How many of these machines, counted from the first, are simulated
     #[arg(long, default_value_t = 500)]
     simulated: u32,
     /// Mean lifetime of a machine, in minutes

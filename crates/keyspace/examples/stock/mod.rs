@@ -31,6 +31,6 @@ impl Stock {
         let reply = self.connection.run(&["INFO"]);
         let text = String::from_utf8_lossy(&reply).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        line.and_then(|value| value.parse().ok()).expect("INFO has the field, a number")
+        line.and_then(|value| value.parse().ok()).expect("INFO has this numeric field")
     }
 }
