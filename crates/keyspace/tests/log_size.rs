@@ -99,9 +99,9 @@ fn every_command_logs_at_most_what_it_asks_for() {
     assert!(missed.is_empty(), "hardly ever had an effect: {missed:?}");
 }
 
-/// A payload exceeds its request in size by the most bytes if the payload has absolute times,
-/// computed numbers, or expired keys in other databases. Such a payload must still fit into the
-/// room that the request asked for.
+/// A payload can be longer than its request. The difference is largest if the payload has absolute
+/// times, computed numbers, or expired keys in other databases. Such a payload must still fit into
+/// the room that the request asked for.
 #[test]
 fn what_is_longer_than_its_request_is_within_what_it_asks_for() {
     let cases: [(&[&str], &str); 9] = [
