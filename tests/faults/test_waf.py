@@ -79,7 +79,7 @@ class Waf(TestCase):
 
     def test_what_makes_no_sense_is_refused_with_a_sentence(self):
         self.assertIn("without spare space nothing can be collected", self.refused("--model", "--spare", 0))
-        self.assertIn("a part of the NAND", self.refused("--model", "--spare", 1.5))
+        self.assertIn("not all of the NAND can be spare", self.refused("--model", "--spare", 1.5))
         self.assertIn("0 or more", self.refused("--model", "--trim", -0.1))
         self.assertIn("simulate more --units", self.refused("--model", "--spare", 0.0001))
         self.assertIn("name a trace", self.refused())

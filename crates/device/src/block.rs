@@ -235,10 +235,10 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claim, OpenError> {
         }
         Err(error) => Err(refused(path, &error)),
     })?;
-    // The exclusive open keeps other programs out. In addition, `show` takes a lock. It tells
-    // processes without the permission to look at our descriptors that a running process has the
-    // device. A failure to lock is ignored, because the only consequence is that the error messages
-    // of those processes say less.
+    // The exclusive open keeps other programs out. In addition, `show` takes a lock. Some processes
+    // have no permission to look at our descriptors. From the lock, they can tell that the device
+    // is in use. A failure to lock is ignored, because the only consequence is that the error
+    // messages of those processes say less.
     Ok(Claim::of(file, holders::show(path).ok()))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p slimio-keyspace --example eviction [READS]` reads keys at random. The
 //! frequency of a key is about proportional to 1 / its rank. If a read does not find its key, the
-//! key is set. The stock server runs first. The keyspace's simulated clock then advances by the
-//! time that the stock server took.
+//! key is set. The stock server runs first. While the keyspace runs, its simulated clock advances
+//! evenly, and in total by the time that the stock server took.
 
 #![expect(clippy::print_stdout, reason = "the example prints its measurements")]
 

@@ -9,9 +9,9 @@ use slimio_ssd::Canceller;
 use crate::waker::Waker;
 
 /// A connection, as its controller sees it. Through the link, the controller wakes the connection.
-/// Once the host is told of a reset or of the controller's end, the host relies on this: operations
-/// from before no longer change the drive. So before the host is told, the controller closes the link: from
-/// then on, the connection begins no operations.
+/// When the host is told of a reset or of the controller's end, no earlier operation may change the
+/// drive any more, because the host relies on that. So before the host is told, the controller
+/// closes the link: from then on, the connection begins no operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     waker: Arc<Waker>,
@@ -40,8 +40,8 @@ impl Link {
 
     /// Closes the link, so that the connection begins no more operations. When this function
     /// returns, each operation that the connection has begun has either changed the drive already,
-    /// or never will. If an operation is just beginning, the function waits until it has begun. Beginning
-    /// may include an access to the disk.
+    /// or never will. If an operation is just beginning, the function waits until it has begun.
+    /// Beginning may include an access to the disk.
     pub(crate) fn close(&self) {
         if !is_planted("reset-beside-operation") {
             *self.lock() = true;

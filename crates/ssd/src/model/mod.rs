@@ -126,7 +126,8 @@ pub fn alpha_of_spare(spare: f64) -> Result<f64, ModelError> {
 /// overprovisioning of Frankie et al. The division by the live share is right for every choice of
 /// victims that depends only on which pages are valid.
 ///
-/// Range: `0 < live_share <= 1`. Writes hit all pages equally often, and so do trims.
+/// The result is right if writes hit all pages equally often, and so do trims. Range:
+/// `0 < live_share <= 1`.
 ///
 /// # Errors
 /// If `alpha` or `live_share` is out of range.
@@ -185,8 +186,8 @@ impl fmt::Display for ModelError {
             ),
             Self::Spare { spare } => write!(
                 f,
-                "a spare factor of {spare}: it must be a part of the NAND; give a number between \
-                 {SPARE_MIN} and 1"
+                "a spare factor of {spare}: not all of the NAND can be spare; give a number \
+                 between {SPARE_MIN} and 1"
             ),
             Self::Alpha { alpha } => write!(
                 f,

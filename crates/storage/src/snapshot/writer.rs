@@ -59,9 +59,9 @@ const GROW_LBAS_MAX: u64 = (1 << 30) / LBA_SIZE as u64;
 
 /// Writes one snapshot. Its methods block, so it needs a thread and a path of its own.
 ///
-/// After an error, all later calls return the same error. Whatever happens, the slot stays a
-/// reserve, that is, a place for the next snapshot, until the finished snapshot is adopted. So
-/// nothing has to be undone.
+/// After an error, all later calls return the same error. Until the snapshot is finished and
+/// adopted, its slot counts as empty: it remains a reserve, that is, a place for a snapshot. So
+/// after an error, nothing has to be undone.
 #[derive(Debug)]
 pub struct SlotWriter {
     plan: SnapshotPlan,
@@ -87,9 +87,10 @@ impl SlotWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         io::drain(device);
-        // `reserve` gives the slot its extents, and checks how much stays free: an on-demand snapshot
-        // must fail here if it would leave too few free extents for the next snapshot. So `reserve`
-        // is called even if the slot has all its extents already.
+        // `reserve` makes sure that each block of the slot has space. On a device of extents, it
+        // also checks how many extents stay free: an on-demand snapshot must fail here if it would
+        // leave too few of them for the next snapshot. For this check, `reserve` is called even if
+        // all blocks have space already.
         let all = LbaRange { start: Lba(0), end: Lba(device.geometry().lba_count) };
         device
             .reserve(all)
