@@ -2,10 +2,10 @@
 //! tables of results.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use crate::address::Address;
 use crate::client::Client;
@@ -400,8 +400,17 @@ fn parse_redis_benchmark(text: &str) -> Result<Metrics> {
 /// Makes `directory`. If it exists already, its contents are removed.
 pub fn fresh_directory(directory: &Path) -> Result<()> {
     let what = || format!("making {} anew", directory.display());
-    if directory.exists() {
-        fs::remove_dir_all(directory).doing(what())?;
+    let mut tries = 100;
+    while directory.exists() {
+        match fs::remove_dir_all(directory) {
+            // A program of an earlier run that was killed may be just ending, and may have made a
+            // file meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && tries > 0 => {
+                tries -= 1;
+                thread::sleep(Duration::from_millis(20));
+            }
+            removed => removed.doing(what())?,
+        }
     }
     fs::create_dir_all(directory).doing(what())
 }

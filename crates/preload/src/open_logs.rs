@@ -266,13 +266,17 @@ pub(crate) fn give_all_up() {
     }
 }
 
-/// Makes all logs durable.
-pub(crate) fn sync_all() {
+/// Makes all logs durable. Returns the last failure.
+pub(crate) fn sync_all() -> io::Result<()> {
+    let mut result = Ok(());
     for descriptor in 0..DESCRIPTORS as c_int {
-        if let Some(log) = of(descriptor) {
-            let _ = log.log().file.sync();
+        if let Some(log) = of(descriptor)
+            && let Err(error) = log.log().file.sync()
+        {
+            result = Err(error);
         }
     }
+    result
 }
 
 /// Called before this process starts another program. Gives back for good every log whose
@@ -427,6 +431,28 @@ impl Using {
                 result
             }
             Err(error) => T::from(failed(&error) as i8),
+        }
+    }
+
+    /// Gives the file back and runs `next`, which moves the file's position by the kernel. If an
+    /// earlier write has failed, `next` runs all the same, because that must not keep the program
+    /// from reading.
+    pub(crate) fn seek_by_kernel(&self, next: impl FnOnce() -> off_t) -> off_t {
+        let log = self.log();
+        let mut next = Some(next);
+        let mut run = || next.take().map_or(-1, |next| next());
+        let is_taken = log.file.is_taken().unwrap_or(false);
+        let result = log.file.by_kernel(|| (run(), errno()));
+        if is_taken {
+            meeting::tell(log.number);
+        }
+        match result {
+            Ok((position, error)) => {
+                set_errno(error);
+                position
+            }
+            Err(error) if log.file.is_taken().unwrap_or(true) => failed(&error) as off_t,
+            Err(_) => run(),
         }
     }
 

@@ -34,7 +34,7 @@ use slimio_planted::is_planted;
 
 use crate::folder::Folder;
 use crate::guard::Guard;
-use crate::log::{Log, is_late, said};
+use crate::log::{Log, is_late, is_lateness, said};
 use crate::notes::Notes;
 use crate::protocol::Meeting;
 use crate::tables::Table;
@@ -345,7 +345,7 @@ impl Keeper {
             return;
         }
         let taken = log.take();
-        let is_late = matches!(&taken, Err(NotTaken::Failed(error)) if error.kind() == io::ErrorKind::TimedOut);
+        let is_late = matches!(&taken, Err(NotTaken::Failed(error)) if is_lateness(error));
         if matches!(taken, Err(NotTaken::Busy)) || is_late {
             log.pause = (log.pause * 2).min(RETRY_MAX);
             log.retry = Some(now + log.pause);

@@ -94,5 +94,24 @@ pub(crate) fn said(taken: &Result<(), NotTaken>) -> String {
 /// Whether a call on the stage failed because another process held a lock of the stage for too
 /// long.
 pub(crate) fn is_late<T>(result: &io::Result<T>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    result.as_ref().is_err_and(is_lateness)
+}
+
+/// Whether an error says that another process held a lock of the stage for too long. A disk can
+/// time out, too, but such an error has a number of the system.
+pub(crate) fn is_lateness(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_times_out_is_not_a_lock_that_is_late() {
+        assert!(is_late::<()>(&Err(io::ErrorKind::TimedOut.into())));
+        assert!(!is_late::<()>(&Err(Errno::TIMEDOUT.into())));
+    }
 }

@@ -63,6 +63,14 @@ impl<F: AsFd> LogFile<F> {
         Ok(self.stage.staged()?.is_taken())
     }
 
+    /// Whether a write or flush has failed.
+    ///
+    /// # Errors
+    /// If this thread is already in a call on this log.
+    pub(crate) fn has_failed(&self) -> io::Result<bool> {
+        Ok(self.stage.staged()?.failed().is_err())
+    }
+
     /// Offset in the file after the last staged byte. The log can go on past this offset, if the
     /// program last wrote in the middle of the log.
     ///
@@ -186,11 +194,10 @@ impl<F: AsFd> LogFile<F> {
         if is_durable && is_unflushed && !is_planted("flush-forgotten") {
             result = result.and_then(|()| rustix::fs::fdatasync(&self.file));
         }
-        let mut staged = self.stage.staged()?;
         if let Err(error) = result {
-            staged.set_failed(error);
-            return Err(error.into());
+            return Err(self.failed(error));
         }
+        let mut staged = self.stage.staged()?;
         staged.set_needs_flush(!is_durable);
         staged.is_written(end);
         Ok(true)
@@ -200,8 +207,10 @@ impl<F: AsFd> LogFile<F> {
         write(self.file.as_fd(), bytes, offset, flags(is_append, true))
     }
 
+    /// Notes a failure, after which all later writes and syncs fail too. Waits for the stage's lock
+    /// as long as necessary: if the failure were not noted, a later sync would succeed.
     pub(crate) fn failed(&self, error: Errno) -> io::Error {
-        if let Ok(mut staged) = self.stage.staged() {
+        if let Ok(mut staged) = self.stage.staged_patiently() {
             staged.set_failed(error);
         }
         error.into()
@@ -280,8 +289,9 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Writes the staged bytes, cuts the file, and ends direct I/O. If a write or flush has failed,
-    /// now or before, the file is cut at the end of the part of the log that is in the file; staged
-    /// bytes that were not written are lost.
+    /// now or before, the kernel gets the staged bytes: it keeps them in its page cache, and reports
+    /// to a sync by any descriptor of the file if it can't write them either. Staged bytes that the
+    /// kernel does not take are lost, and the file is cut before them.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (staged_to, is_append) = (staged.staged_to(), staged.is_append());
         if staged.failed().is_ok() && staged.written() < staged_to {
@@ -291,6 +301,9 @@ impl<F: AsFd> LogFile<F> {
                 Ok(()) => staged.is_written(staged_to),
                 Err(error) => staged.set_failed(error),
             }
+        }
+        if staged.failed().is_err() && !is_planted("staged-dropped") {
+            self.leave_to_page_cache(staged);
         }
         let end = if is_planted("cut-where-written") { staged.written() } else { staged.size() };
         // If this process kept its lease on the file for too long, the kernel has taken the lease
@@ -302,7 +315,11 @@ impl<F: AsFd> LogFile<F> {
             rustix::fs::ftruncate(&self.file, end)?;
         }
         rustix::fs::seek(&self.file, SeekFrom::Start(staged.position().min(end)))?;
-        if let Err(error) = rustix::fs::fdatasync(&self.file) {
+        // After a failure, this call leaves the sync to the program. The kernel reports a failed
+        // write to only one sync of an open file.
+        if staged.failed().is_ok()
+            && let Err(error) = rustix::fs::fdatasync(&self.file)
+        {
             staged.set_failed(error);
         }
         let flags = rustix::fs::fcntl_getfl(&self.file)? - OFlags::DIRECT;
@@ -311,6 +328,26 @@ impl<F: AsFd> LogFile<F> {
         staged.end();
         end_lease(&self.file);
         Ok(())
+    }
+}
+
+impl<F: AsFd> LogFile<F> {
+    /// Writes the staged bytes that are not in the file through the page cache. A failure is not
+    /// reported, because an earlier write has failed already.
+    fn leave_to_page_cache(&self, staged: &mut Staged<'_>) {
+        let (written, staged_to) = (staged.written(), staged.staged_to());
+        let Ok(file_flags) = rustix::fs::fcntl_getfl(&self.file) else { return };
+        if written == staged_to
+            || rustix::fs::fcntl_setfl(&self.file, file_flags - OFlags::DIRECT).is_err()
+        {
+            return;
+        }
+        let (offset, blocks) = staged.unwritten();
+        let missing = &blocks[(written - offset) as usize..(staged_to - offset) as usize];
+        let flags = flags(staged.is_append(), false);
+        if write(self.file.as_fd(), missing, written, flags).is_ok() {
+            staged.is_written(staged_to);
+        }
     }
 }
 

@@ -142,7 +142,13 @@ mod tests {
         let zeros = |text: &[u8]| [text, &vec![0; 8192 - text.len()]].concat();
         fs::write(&log, zeros(b"*1\r\n$4\r\nPING\r\n")).unwrap();
         let said = std::cell::RefCell::new(Vec::new());
-        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        // If another test starts a process, that process also has the log open, until it runs its
+        // program. `repair` then reports that, and the test tries again.
+        let say = |line: &str| {
+            if !line.contains("another program has it open") {
+                said.borrow_mut().push(line.to_owned());
+            }
+        };
         let note = notes.note("1", &log).unwrap();
         notes.repair(say).unwrap();
         assert_eq!(fs::metadata(&log).unwrap().len(), 8192, "a log with a keeper must not be cut");

@@ -395,6 +395,10 @@ impl<'a> Staged<'a> {
 
     /// Copies staged bytes. Returns `false` if some of the requested bytes are not staged.
     pub(crate) fn copy(&self, bytes: &mut [u8], offset: u64) -> bool {
+        // After a failed or interrupted move, the memory still has bytes of another place.
+        if self.is_moving() {
+            return false;
+        }
         if offset < self.start() || offset + bytes.len() as u64 > self.staged_to() {
             return false;
         }

@@ -66,7 +66,8 @@ impl<F: AsFd> LogFile<F> {
     pub fn take(&self) -> Result<(), NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
-        let found = self.look()?;
+        check_stage(&staged)?;
+        let found = self.look(&mut staged)?;
         self.begin(&mut staged, &found)
     }
 
@@ -78,16 +79,24 @@ impl<F: AsFd> LogFile<F> {
     pub fn take_leased<L: AsFd>(&self, file: L) -> Result<WriteLease<L>, NotTaken> {
         let _writing = self.stage.writing()?;
         let mut staged = self.stage.staged()?;
-        let found = self.look()?;
+        check_stage(&staged)?;
+        let found = self.look(&mut staged)?;
         let lease = WriteLease::take(file)?.ok_or(NotTaken::Busy)?;
         self.begin(&mut staged, &found)?;
         Ok(lease)
     }
 
     /// Makes the file durable, and examines it.
-    fn look(&self) -> Result<Found, NotTaken> {
+    fn look(&self, staged: &mut Staged<'_>) -> Result<Found, NotTaken> {
         let file = self.file.as_fd();
-        rustix::fs::fdatasync(file)?;
+        if let Err(error) = rustix::fs::fdatasync(file) {
+            // The kernel reports a failed write to one sync of an open file. The program has the
+            // same open file, so its next sync would succeed.
+            if is_loss(error) && !is_planted("sync-error-eaten") {
+                staged.set_failed(error);
+            }
+            return Err(error.into());
+        }
         // The program's descriptor may be for writing only, so the file is opened once more.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let probe = Probe::of(&path)?;
@@ -109,19 +118,6 @@ impl<F: AsFd> LogFile<F> {
 
     /// Prepares the file for direct I/O, and the stage for the bytes that will be appended.
     fn begin(&self, staged: &mut Staged<'_>, found: &Found) -> Result<(), NotTaken> {
-        if staged.is_given_up() {
-            return Err(NotTaken::GivenUp);
-        }
-        // The stage of a file that is taken has bytes that are not in the file yet.
-        if staged.is_taken() && !is_planted("taken-twice") {
-            return Err(NotTaken::Busy);
-        }
-        // If a write or flush has failed, staged bytes may be lost, and the program may not know it
-        // yet. The program's next sync must fail, but `Staged::begin` would clear the failure. So
-        // the file is not taken again.
-        if !is_planted("failure-forgotten") {
-            staged.failed()?;
-        }
         let file = self.file.as_fd();
         let is_append = found.flags.contains(OFlags::APPEND);
         let now = rustix::fs::fstat(file)?;
@@ -155,10 +151,43 @@ impl<F: AsFd> LogFile<F> {
         let zeroed = offset + block.len() as u64;
         let written = if block.is_empty() { Ok(()) } else { self.write(block, offset, is_append) };
         if let Err(error) = written {
+            if is_damage(error) {
+                staged.set_failed(error);
+            }
             self.give_back(staged)?;
             return Err(error.into());
         }
         staged.set_zeroed(zeroed);
         Ok(())
     }
+}
+
+/// Whether the stage allows to take the file.
+fn check_stage(staged: &Staged<'_>) -> Result<(), NotTaken> {
+    if staged.is_given_up() {
+        return Err(NotTaken::GivenUp);
+    }
+    // The stage of a file that is taken has bytes that are not in the file yet.
+    if staged.is_taken() && !is_planted("taken-twice") {
+        return Err(NotTaken::Busy);
+    }
+    // If a write or flush has failed, staged bytes may be lost, and the program may not know it
+    // yet. The program's next sync must fail, but `Staged::begin` would clear the failure. So
+    // the file is not taken again.
+    if !is_planted("failure-forgotten") {
+        staged.failed()?;
+    }
+    Ok(())
+}
+
+/// Whether an error of a sync can mean that bytes are lost.
+fn is_loss(error: Errno) -> bool {
+    !matches!(error, Errno::INVAL | Errno::BADF | Errno::ROFS | Errno::OPNOTSUPP)
+}
+
+/// Whether a write that failed with this error may have changed the file.
+fn is_damage(error: Errno) -> bool {
+    let is_refusal =
+        matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM | Errno::AGAIN);
+    is_loss(error) && !is_refusal
 }

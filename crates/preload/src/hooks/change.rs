@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::next::{hooks, hooks_that_give_up};
-use crate::open_logs::{give_up, of, sync_all};
+use crate::open_logs::{failed, give_up, of, sync_all};
 use crate::whole_files::{around, changed_at, owe_for_good};
 
 const FICLONE: c_ulong = 0x4004_9409;
@@ -28,7 +28,7 @@ fn seek(fd: c_int, offset: off_t, whence: c_int, next: impl FnOnce() -> off_t) -
         (libc::SEEK_END, 0) => log.seek_end(),
         _ => None,
     };
-    answer.unwrap_or_else(|| log.by_kernel(next))
+    answer.unwrap_or_else(|| log.seek_by_kernel(next))
 }
 
 fn cut(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
@@ -74,8 +74,13 @@ unsafe fn deduplicate(range: *const u8) {
     const COUNT: usize = 16;
     const INFOS: usize = 24;
     const INFO_SIZE: usize = 32;
+    /// The kernel refuses a request that is longer than a page.
+    const COUNT_MAX: u16 = ((4096 - INFOS) / INFO_SIZE) as u16;
     // SAFETY: as the caller promises.
     let count = unsafe { range.add(COUNT).cast::<u16>().read_unaligned() };
+    if count > COUNT_MAX {
+        return;
+    }
     for at in 0..usize::from(count) {
         // SAFETY: as the caller promises. An element of the array begins with the file's descriptor.
         let fd = unsafe { range.add(INFOS + at * INFO_SIZE).cast::<i64>().read_unaligned() };
@@ -225,14 +230,17 @@ hooks! {
 
     /// sync(2)
     fn sync() -> () [next] {
-        sync_all();
+        // sync(2) reports no failure. The next sync of the log itself does.
+        let _ = sync_all();
         next();
     }
 
-    /// syncfs(2)
+    /// syncfs(2). Fails also if a log on another file system can't be made durable.
     fn syncfs(fd: c_int) -> c_int [next] {
-        sync_all();
-        next()
+        match sync_all() {
+            Ok(()) => next(),
+            Err(error) => failed(&error) as c_int,
+        }
     }
 
     /// posix_fadvise(2)
@@ -258,7 +266,8 @@ hooks! {
     /// ioctl(2). A request that makes two files share blocks reads one file and changes the other
     /// file.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int [next] {
-        match request {
+        // The kernel looks only at the lower half. A program may have sign-extended it.
+        match request & 0xffff_ffff {
             FICLONE => {
                 give_up(fd);
                 give_up(argument as c_int);

@@ -148,6 +148,8 @@ impl Keeper {
                 self.logs.push(log);
                 self.end(self.logs.len() - 1);
             }
+            // The process finds the failure in the stage.
+            Err(_) if log.file.has_failed().unwrap_or(true) => self.logs.push(log),
             Err(_) => self.leave(log),
         }
         let is_kept = self.logs.last().is_some_and(|log| log.number == number);
