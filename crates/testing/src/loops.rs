@@ -1,6 +1,7 @@
 //! Loop devices, and file systems on them. Each is made for one test. Making them needs root.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +17,10 @@ impl LoopDevice {
     /// A device of `size` bytes. Prints a message and returns `None` if loop devices can't be made,
     /// for example without root or in most containers.
     pub fn new(size: u64) -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        Self::within(tempfile::tempdir().expect("a temporary directory can be made"), size)
+    }
+
+    fn within(directory: tempfile::TempDir, size: u64) -> Option<Self> {
         let backing = directory.path().join("backing");
         File::create(&backing).and_then(|file| file.set_len(size)).expect("the file can be made");
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&backing).output();
@@ -65,7 +69,10 @@ impl Mounted {
     /// Makes a file system on a loop device of `size` bytes with the command `mkfs`, and mounts the
     /// file system with `options`. If a step fails, prints a message and returns `None`.
     pub fn new(mkfs: &[&str], size: u64, options: &str) -> Option<Self> {
-        let device = LoopDevice::new(size)?;
+        Self::on(LoopDevice::new(size)?, mkfs, options)
+    }
+
+    fn on(device: LoopDevice, mkfs: &[&str], options: &str) -> Option<Self> {
         let mut make = Command::new(mkfs[0]);
         let made = make.args(&mkfs[1..]).arg(device.path()).output();
         if !made.is_ok_and(|made| made.status.success()) {
@@ -123,5 +130,76 @@ impl Drop for Mounted {
             return;
         }
         panic!("{} stays mounted", self.path().display());
+    }
+}
+
+/// An ext4 file system on a device that can be made to fail writes: the device's blocks are in a
+/// tmpfs that can be filled up. Writes of blocks that were never written before fail then. The file
+/// system has no journal, so it goes on after such a failure.
+#[derive(Debug)]
+pub struct FullDevice {
+    // Dropped in this order.
+    mounted: Mounted,
+    memory: Memory,
+}
+
+/// A small tmpfs. Dropping this value unmounts it.
+#[derive(Debug)]
+struct Memory {
+    directory: tempfile::TempDir,
+}
+
+impl FullDevice {
+    const MEMORY_SIZE: u64 = 16 << 20;
+    const SIZE: u64 = 64 << 20;
+
+    /// Makes the device and its file system. If a step fails, prints a message and returns `None`.
+    pub fn new() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={}", Self::MEMORY_SIZE), "tmpfs"]);
+        if !mount.arg(directory.path()).output().is_ok_and(|mount| mount.status.success()) {
+            eprintln!("SKIPPED: no tmpfs can be mounted");
+            return None;
+        }
+        let memory = Memory { directory };
+        let folder = tempfile::tempdir_in(memory.directory.path());
+        let device = LoopDevice::within(folder.expect("a directory can be made"), Self::SIZE)?;
+        let mkfs = ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
+        Some(Self { mounted: Mounted::on(device, &mkfs, "defaults")?, memory })
+    }
+
+    /// Where the file system is mounted.
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// From now on, new blocks can't be written.
+    ///
+    /// # Panics
+    /// If the tmpfs can't be filled up.
+    pub fn fill(&self) {
+        let mut filler = File::create(self.filler()).expect("a file can be made");
+        let zeros = [0; 4096];
+        while filler.write_all(&zeros).is_ok() {}
+    }
+
+    /// From now on, new blocks can be written again.
+    ///
+    /// # Panics
+    /// If the file that fills the tmpfs can't be removed.
+    pub fn empty(&self) {
+        std::fs::remove_file(self.filler()).expect("the filler can be removed");
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.memory.directory.path().join("filler")
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The kernel may detach the loop device a little later than it was told to.
+        let _ = Command::new("umount").arg("--lazy").arg(self.directory.path()).status();
     }
 }
