@@ -391,11 +391,6 @@ impl Keeper {
         self.tell_guard(|guard| guard.remove(log.number));
         match released {
             Ok(()) => log.forget_stage(),
-            Err(error) if !log.file.is_taken().unwrap_or(true) => {
-                // The kernel has the file, so nothing is left to mend.
-                log.forget_stage();
-                self.say_of(&log.path, &format!("a write has failed: {error}"));
-            }
             Err(error) => {
                 // The note stays, so that the next keeper can mend the log.
                 std::mem::forget(log.note.take());

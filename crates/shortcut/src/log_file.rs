@@ -32,9 +32,12 @@ use slimio_device::{LBA_SIZE, Part, end_lease};
 use slimio_planted::is_planted;
 
 use crate::Stage;
+use crate::log::is_late;
 use crate::staged::Staged;
 
 pub(crate) const BLOCK: u64 = LBA_SIZE as u64;
+/// How many times a failure is tried to be noted.
+const FAILED_TRIES: usize = 50;
 /// `RWF_NOAPPEND` (Linux 6.9): the offset counts although the file was opened with `O_APPEND`.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
@@ -207,11 +210,19 @@ impl<F: AsFd> LogFile<F> {
         write(self.file.as_fd(), bytes, offset, flags(is_append, true))
     }
 
-    /// Notes a failure, after which all later writes and syncs fail too. Waits for the stage's lock
-    /// as long as necessary: if the failure were not noted, a later sync would succeed.
+    /// Notes a failure, after which all later writes and syncs fail too. If the failure were not
+    /// noted, a later sync would succeed. So even a keeper, which must not wait long for a program,
+    /// tries several times.
     pub(crate) fn failed(&self, error: Errno) -> io::Error {
-        if let Ok(mut staged) = self.stage.staged_patiently() {
-            staged.set_failed(error);
+        for _ in 0..FAILED_TRIES {
+            let staged = self.stage.staged();
+            let is_late = is_late(&staged);
+            if let Ok(mut staged) = staged {
+                staged.set_failed(error);
+            }
+            if !is_late {
+                break;
+            }
         }
         error.into()
     }
@@ -289,9 +300,8 @@ impl<F: AsFd> LogFile<F> {
     }
 
     /// Writes the staged bytes, cuts the file, and ends direct I/O. If a write or flush has failed,
-    /// now or before, the kernel gets the staged bytes: it keeps them in its page cache, and reports
-    /// to a sync by any descriptor of the file if it can't write them either. Staged bytes that the
-    /// kernel does not take are lost, and the file is cut before them.
+    /// now or before, the file is cut at the end of the part of the log that is in the file; staged
+    /// bytes that were not written are lost.
     pub(crate) fn give_back(&self, staged: &mut Staged<'_>) -> io::Result<()> {
         let (staged_to, is_append) = (staged.staged_to(), staged.is_append());
         if staged.failed().is_ok() && staged.written() < staged_to {
@@ -301,9 +311,6 @@ impl<F: AsFd> LogFile<F> {
                 Ok(()) => staged.is_written(staged_to),
                 Err(error) => staged.set_failed(error),
             }
-        }
-        if staged.failed().is_err() && !is_planted("staged-dropped") {
-            self.leave_to_page_cache(staged);
         }
         let end = if is_planted("cut-where-written") { staged.written() } else { staged.size() };
         // If this process kept its lease on the file for too long, the kernel has taken the lease
@@ -315,11 +322,7 @@ impl<F: AsFd> LogFile<F> {
             rustix::fs::ftruncate(&self.file, end)?;
         }
         rustix::fs::seek(&self.file, SeekFrom::Start(staged.position().min(end)))?;
-        // After a failure, this call leaves the sync to the program. The kernel reports a failed
-        // write to only one sync of an open file.
-        if staged.failed().is_ok()
-            && let Err(error) = rustix::fs::fdatasync(&self.file)
-        {
+        if let Err(error) = rustix::fs::fdatasync(&self.file) {
             staged.set_failed(error);
         }
         let flags = rustix::fs::fcntl_getfl(&self.file)? - OFlags::DIRECT;
@@ -328,26 +331,6 @@ impl<F: AsFd> LogFile<F> {
         staged.end();
         end_lease(&self.file);
         Ok(())
-    }
-}
-
-impl<F: AsFd> LogFile<F> {
-    /// Writes the staged bytes that are not in the file through the page cache. A failure is not
-    /// reported, because an earlier write has failed already.
-    fn leave_to_page_cache(&self, staged: &mut Staged<'_>) {
-        let (written, staged_to) = (staged.written(), staged.staged_to());
-        let Ok(file_flags) = rustix::fs::fcntl_getfl(&self.file) else { return };
-        if written == staged_to
-            || rustix::fs::fcntl_setfl(&self.file, file_flags - OFlags::DIRECT).is_err()
-        {
-            return;
-        }
-        let (offset, blocks) = staged.unwritten();
-        let missing = &blocks[(written - offset) as usize..(staged_to - offset) as usize];
-        let flags = flags(staged.is_append(), false);
-        if write(self.file.as_fd(), missing, written, flags).is_ok() {
-            staged.is_written(staged_to);
-        }
     }
 }
 

@@ -128,11 +128,6 @@ impl Stage {
         Ok(Staged::new(self.lock(STAGED)?))
     }
 
-    /// Like [`staged`](Self::staged), but waits for another process without a limit.
-    pub(crate) fn staged_patiently(&self) -> io::Result<Staged<'_>> {
-        Ok(Staged::new(self.memory.lock(STAGED)?))
-    }
-
     /// Takes the right to write to the file. The part has room for a copy of the bytes to write.
     pub(crate) fn writing(&self) -> io::Result<Part<'_>> {
         self.lock(WRITING)

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
 use rustix::fs::{Advice, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use slimio_device::{WriteLease, cached_pages};
 use slimio_planted::is_planted;
 
@@ -89,7 +89,7 @@ impl<F: AsFd> LogFile<F> {
     /// Makes the file durable, and examines it.
     fn look(&self, staged: &mut Staged<'_>) -> Result<Found, NotTaken> {
         let file = self.file.as_fd();
-        if let Err(error) = rustix::fs::fdatasync(file) {
+        if let Err(error) = retry_on_intr(|| rustix::fs::fdatasync(file)) {
             // The kernel reports a failed write to one sync of an open file. The program has the
             // same open file, so its next sync would succeed.
             if is_loss(error) && !is_planted("sync-error-eaten") {
@@ -154,7 +154,11 @@ impl<F: AsFd> LogFile<F> {
             if is_damage(error) {
                 staged.set_failed(error);
             }
-            self.give_back(staged)?;
+            if let Err(failed) = self.give_back(staged) {
+                // The program must not write to the file as it is now.
+                staged.set_failed(error);
+                return Err(failed.into());
+            }
             return Err(error.into());
         }
         staged.set_zeroed(zeroed);
@@ -182,7 +186,9 @@ fn check_stage(staged: &Staged<'_>) -> Result<(), NotTaken> {
 
 /// Whether an error of a sync can mean that bytes are lost.
 fn is_loss(error: Errno) -> bool {
-    !matches!(error, Errno::INVAL | Errno::BADF | Errno::ROFS | Errno::OPNOTSUPP)
+    let is_refusal =
+        matches!(error, Errno::INVAL | Errno::BADF | Errno::ROFS | Errno::OPNOTSUPP | Errno::NOSYS);
+    !is_refusal
 }
 
 /// Whether a write that failed with this error may have changed the file.

@@ -237,9 +237,10 @@ hooks! {
 
     /// syncfs(2). Fails also if a log on another file system can't be made durable.
     fn syncfs(fd: c_int) -> c_int [next] {
-        match sync_all() {
-            Ok(()) => next(),
-            Err(error) => failed(&error) as c_int,
+        let synced = sync_all();
+        match (next(), synced) {
+            (0, Err(error)) => failed(&error) as c_int,
+            (result, _) => result,
         }
     }
 

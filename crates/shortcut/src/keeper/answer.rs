@@ -143,13 +143,13 @@ impl Keeper {
                 log.retry = Some(Instant::now() + log.pause);
                 self.logs.push(log);
             }
+            // The process finds the failure in the stage.
+            Err(_) if log.file.has_failed().unwrap_or(false) => self.logs.push(log),
             // Taking the file failed midway, and then the file could not be given back either.
             Err(_) if log.file.is_taken().unwrap_or(true) => {
                 self.logs.push(log);
                 self.end(self.logs.len() - 1);
             }
-            // The process finds the failure in the stage.
-            Err(_) if log.file.has_failed().unwrap_or(true) => self.logs.push(log),
             Err(_) => self.leave(log),
         }
         let is_kept = self.logs.last().is_some_and(|log| log.number == number);

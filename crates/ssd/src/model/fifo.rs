@@ -53,10 +53,11 @@ pub struct Units {
 ///
 /// Source: Desnoyers 2012. Lee et al., `HotStorage` 2025, have the equation with trims. Both papers
 /// then let the size go to infinity. The term `1 / (2 A)` in T' is not from these papers. It is
-/// derived as follows. A new unit is first filled with copies, and then with the host's writes. The
-/// host's pages are `Np / A` of the unit's pages. The unit is collected as a whole. So before a
-/// host's page is collected, it sees fewer host writes than `T Np / A`: on average, `Np / (2 A)`
-/// fewer.
+/// derived as follows. A new unit is first filled with copies, and then with `Np / A` pages of the
+/// host. Between the copies and the unit's collection, the host writes `T Np / A` pages, those in
+/// the unit itself included. Each page of the host in the unit is followed by fewer host writes: on
+/// average, by `Np / (2 A)` fewer. The host's pages are the part `1 / A` of the unit. So the
+/// average over all pages of the unit is `Np / (2 A^2)` fewer, or `T' Np / A` host writes.
 ///
 /// # Errors
 /// If the drive has no pages, or no spare pages.
