@@ -1,7 +1,7 @@
-//! Where the old state of an entry goes when a command changes the entry. If a capture is running
-//! (it takes all entries as they were at one point in time) and has not taken this entry yet, the
-//! old state goes to the capture. Otherwise the old state goes to the garbage, the memory that
-//! another thread frees.
+//! When a command changes an entry, the entry's old state goes to one of two places. If a capture
+//! is running (it takes all entries as they were at one point in time) and has not taken this entry
+//! yet, the old state goes to the capture. Otherwise the old state goes to the garbage, the memory
+//! that another thread frees.
 
 use crate::capture::Capture;
 use crate::garbage::Garbage;

@@ -309,8 +309,8 @@ impl Config {
         u32::from(self.groups) * of_group
     }
 
-    /// How many bits of a placement id name the reclaim group. They are the upper bits of the id.
-    /// NVMe calls this number RGIF.
+    /// The number of bits in a placement id for the reclaim group. They are the upper bits of the
+    /// id. NVMe calls this number RGIF.
     pub fn group_bits(&self) -> u32 {
         u16::BITS - (self.groups.max(1) - 1).leading_zeros()
     }

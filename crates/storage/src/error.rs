@@ -192,8 +192,8 @@ pub enum LatchCause {
     LogFlush,
     /// An update of the superblock.
     Superblock,
-    /// The mapped buffers. Records that the log had not written yet were lost in the file or device
-    /// behind these buffers.
+    /// The mapped buffers. They are memory that is backed by a file or device. That file or device
+    /// has lost records that were in the buffers and had not been written to the log yet.
     LogBuffers,
 }
 

@@ -135,8 +135,8 @@ fn who_waits_for_several_keys_gets_from_the_one_that_became_ready_first() {
     });
 }
 
-/// The first client has sent another request after its blocking request. That request runs only
-/// after all waiting clients are served.
+/// The first client has sent another request after its blocking request. This second request
+/// runs only after all waiting clients are served.
 #[test]
 fn who_waits_is_served_before_the_next_request_of_another() {
     serving("", |server| {

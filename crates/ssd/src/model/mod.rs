@@ -232,7 +232,7 @@ mod tests {
         let spare = |spare| alpha_of_spare(spare).unwrap_err().to_string();
         assert!(spare(0.0).contains("without spare space nothing can be collected"));
         assert!(spare(-0.1).contains("without spare space"));
-        assert!(spare(1.0).contains("part of the NAND"));
+        assert!(spare(1.0).contains("not all of the NAND can be spare"));
         assert!(spare(f64::NAN).contains("between"));
         let trim = |trims: Trims, ratio| trims.live_share(ratio).unwrap_err().to_string();
         assert!(trim(Trims::LivePage, 1.0).contains("keeps nothing"));
