@@ -36,7 +36,7 @@ use crate::log::is_late;
 use crate::staged::Staged;
 
 pub(crate) const BLOCK: u64 = LBA_SIZE as u64;
-/// How many times a failure is tried to be noted.
+/// How many times a process tries to note a failure in the stage.
 const FAILED_TRIES: usize = 50;
 /// `RWF_NOAPPEND` (Linux 6.9): the offset counts although the file was opened with `O_APPEND`.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
